@@ -1,0 +1,19 @@
+# Install rules: library, headers, CMake package, pkg-config file, the command.
+include(CMakePackageConfigHelpers)
+
+install(TARGETS swiglu EXPORT swigluTargets
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY include/swiglu DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(EXPORT swigluTargets NAMESPACE swiglu:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/swiglu)
+configure_package_config_file(cmake/swigluConfig.cmake.in ${CMAKE_BINARY_DIR}/swigluConfig.cmake
+  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/swiglu)
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/swigluConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/swigluConfig.cmake ${CMAKE_BINARY_DIR}/swigluConfigVersion.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/swiglu)
+if(BUILD_SHARED_LIBS)
+  set(SWIGLU_PC_REQUIRES_PRIVATE "")
+else()
+  set(SWIGLU_PC_REQUIRES_PRIVATE "minizip zlib")
+endif()
+configure_file(cmake/swiglu.pc.in ${CMAKE_BINARY_DIR}/swiglu.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/swiglu.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,0 +1,69 @@
+// Files beside checkpoints: .npy arrays in and out, and writers that make a checkpoint.
+// Every output is written under a temporary name in the target's folder and renamed when complete,
+// so a failure leaves no partial file.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "swiglu/swiglu.hpp"
+
+namespace swiglu {
+
+/// An array in C order and native byte order. bf16 values are held as their 16-bit patterns.
+struct Array {
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> shape;
+  std::vector<std::byte> bytes;
+};
+
+/// Reads .npy version 1, 2 or 3: f2, f4, f8 of either byte order, V2 as bf16, Fortran order transposed.
+/// With `u2_is_bf16`, u2 is taken for bf16 bit patterns; without, it is refused. Refuses trailing
+/// bytes, pickled and structured types, and everything malformed (format, unsupported).
+[[nodiscard]] Array read_npy(const std::filesystem::path& path, bool u2_is_bf16 = false);
+
+/// Writes version 1.0, C order; bf16 as '<V2'. `bytes` holds the elements, little-endian.
+void write_npy(const std::filesystem::path& path, DType dtype, std::span<const std::int64_t> shape,
+               std::span<const std::byte> bytes);
+
+/// A folder that write_checkpoint makes.
+enum class CheckpointFormat : std::uint8_t { huggingface, meta };
+
+struct CheckpointRecipe {
+  CheckpointFormat format = CheckpointFormat::huggingface;
+  FfnConfig config;
+  std::int64_t layers = 1;
+  int shards = 1;            ///< meta: must divide hidden; huggingface: whole tensors, at most one per file
+  DType dtype = DType::bf16; ///< of all tensors
+  /// Meta's params.json when the width follows a recipe; hidden_dim is written when it does not.
+  std::int64_t multiple_of = 256;
+  std::optional<double> multiplier;
+  /// (done, total) bytes, called from the writing thread.
+  std::function<void(std::int64_t, std::int64_t)> progress;
+};
+
+/// Fills rows [row0, row0+rows) × cols [col0, col0+cols) of a tensor with elements of the recipe's
+/// dtype, dense. The norm vector is role "norm" with one row of dim columns.
+using FillTensor = std::function<void(std::int64_t layer, const std::string& role, std::int64_t row0,
+                                      std::int64_t rows, std::int64_t col0, std::int64_t cols, void* dst)>;
+
+/// Writes config.json + safetensors, or params.json + consolidated.NN.pth, one slice in memory at a
+/// time. The folder is made if missing; throws usage if it already holds a checkpoint. Files appear
+/// only when complete; on failure the files written by this call are removed.
+void write_checkpoint(const std::filesystem::path& folder, const CheckpointRecipe& recipe, const FillTensor& fill);
+
+/// Deterministic random weights in the manner of a trained layer: gate, up ~ N(0, 1/dim), down ~
+/// N(0, 1/hidden), norm ~ 1 + N(0, 0.1). The value of an element depends on (seed, layer, role, row,
+/// column) only, so any slice can be made alone and every format and shard count gets the same weights.
+[[nodiscard]] FillTensor random_weights(const FfnConfig& config, DType dtype, std::uint64_t seed);
+
+/// The same weights as a layer in no file, for demonstrations and tests.
+[[nodiscard]] LayerSource random_layer(const FfnConfig& config, DType dtype, std::uint64_t seed,
+                                       std::int64_t layer = 0);
+
+}  // namespace swiglu

@@ -1,0 +1,47 @@
+// The oracle: the sublayer in double precision as plain loops, to be checked against the formula by
+// reading. Slow on purpose; every fast path is compared with it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "swiglu/swiglu.hpp"
+
+namespace swiglu::reference {
+
+/// exact: everything in double, from the weights and the input as stored.
+/// meta: the eight bf16 roundings of Meta's bf16 code (input and weights rounded to bf16 first, sums in
+/// double, silu as x / (1 + exp(-x)), which is NaN at -inf).
+enum class Numerics : std::uint8_t { exact, meta };
+
+/// Every intermediate, [tokens, …] dense.
+struct Trace {
+  std::vector<double> norm;          ///< [tokens, dim]
+  std::vector<double> gate, up, z;   ///< [tokens, hidden]
+  std::vector<double> down;          ///< [tokens, outputs]: the sublayer without the residual
+  std::vector<double> out;           ///< [tokens, outputs]: with it (equal to down for part ffn)
+};
+
+struct Request {
+  Numerics numerics = Numerics::exact;
+  bool block = true;                       ///< false: the input is already normalised, no residual
+  std::span<const std::int64_t> outputs;   ///< which outputs of down to compute, ascending; empty: all
+  const Runner* runner = nullptr;          ///< rows of the weights are spread over it; null: one thread
+};
+
+/// `h` is [tokens, dim] dense. Reads the weights row by row through the layer's sources: about
+/// 6 * tokens * dim * hidden double operations, and one row of weights in memory per thread.
+[[nodiscard]] Trace run(const LayerSource& layer, std::span<const double> h, std::int64_t tokens,
+                        const Request& request = {});
+
+/// Element-wise bounds on |fast - exact| of each intermediate, valid for any data without NaN, Inf,
+/// overflow or underflow: derived in reference/bound.cc from the order of addition that
+/// docs/design.md fixes, assuming nothing about how rounding errors are distributed.
+struct Bound {
+  std::vector<double> norm, gate, up, z, down, out;
+};
+[[nodiscard]] Bound bound(const LayerSource& layer, const Trace& exact, std::span<const double> h,
+                          std::int64_t tokens, Compute compute, const Request& request = {});
+
+}  // namespace swiglu::reference

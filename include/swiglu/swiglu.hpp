@@ -1,0 +1,358 @@
+// The front door of swiglu: the Llama 3 feed-forward sublayer on CPUs.
+//
+//     out = h + W2 · ( silu(W1 · n) ⊙ (W3 · n) ),   n = RMSNorm(h) = h / sqrt(mean(h²) + eps) ⊙ g
+//
+// gate = W1, up = W3 (both [hidden, dim]), down = W2 ([dim, hidden]), g = the norm's weight ([dim]).
+// This header needs the C++20 standard library only. docs/design.md states the numeric contract.
+//
+// Unless a function says otherwise: sizes count elements and are 64-bit; matrices are row-major with
+// a row stride in elements; pointers need no alignment beyond what is stated; every failure is one
+// swiglu::Error; const objects may be used from any number of threads at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace swiglu {
+
+// ---------------------------------------------------------------------------------------------
+// Errors
+
+/// Why something failed. The values are fixed: they are also the C ABI's codes.
+enum class ErrorCode : int {
+  usage = 1,          ///< arguments that do not fit (a layer out of range, an ISA this machine lacks)
+  not_found = 2,      ///< a file, tensor or layer that should exist does not
+  io = 3,             ///< the operating system refused a read or write (disk full, no permission)
+  format = 4,         ///< bytes that break the rules of their file format
+  shape = 5,          ///< shapes or widths that contradict each other
+  unsupported = 6,    ///< well-formed, but not something this library computes
+  no_memory = 7,      ///< an allocation failed
+  communication = 8,  ///< another rank failed or could not be reached
+  internal = 9,       ///< a fault of this library
+};
+
+/// The one exception type. The text is one line that names file, tensor, expected and found;
+/// control characters that came out of files are escaped in it.
+class Error : public std::exception {
+ public:
+  Error(ErrorCode code, std::string text) : code_(code), text_(std::move(text)) {}
+  [[nodiscard]] ErrorCode code() const noexcept { return code_; }
+  [[nodiscard]] const std::string& text() const noexcept { return text_; }
+  [[nodiscard]] const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  ErrorCode code_;
+  std::string text_;
+};
+
+// ---------------------------------------------------------------------------------------------
+// Elements and views
+
+/// Element types of activations and weights. bf16 is the upper half of an IEEE float; f16 is IEEE half.
+enum class DType : std::uint8_t { f32 = 0, bf16 = 1, f16 = 2, f64 = 3 };
+
+[[nodiscard]] constexpr std::int64_t size_of(DType t) noexcept {
+  return t == DType::f64 ? 8 : t == DType::f32 ? 4 : 2;
+}
+[[nodiscard]] constexpr const char* name_of(DType t) noexcept {
+  constexpr const char* kNames[] = {"f32", "bf16", "f16", "f64"};
+  return kNames[static_cast<int>(t)];
+}
+
+/// A matrix in somebody's memory: row r, column c is element r * stride + c of `data`.
+/// `data` may be unaligned and may be null when rows or cols is 0. stride >= cols.
+struct TensorView {
+  const void* data = nullptr;
+  DType dtype = DType::f32;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t stride = 0;
+};
+struct MutableTensorView {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t stride = 0;
+  operator TensorView() const noexcept { return {data, dtype, rows, cols, stride}; }
+};
+/// Views of dense float matrices [rows, cols], the commonest case.
+[[nodiscard]] inline TensorView view_f32(const float* data, std::int64_t rows, std::int64_t cols) noexcept {
+  return {data, DType::f32, rows, cols, cols};
+}
+[[nodiscard]] inline MutableTensorView view_f32(float* data, std::int64_t rows, std::int64_t cols) noexcept {
+  return {data, DType::f32, rows, cols, cols};
+}
+
+/// A matrix that can be read piece by piece: caller memory, a file range, a sharded or strided view.
+/// Weights reach the packed form only through this. Implement it to bring weights from elsewhere.
+class TensorSource {
+ public:
+  TensorSource(std::string name, DType dtype, std::int64_t rows, std::int64_t cols)
+      : name_(std::move(name)), dtype_(dtype), rows_(rows), cols_(cols) {}
+  virtual ~TensorSource() = default;
+  TensorSource(const TensorSource&) = delete;
+  TensorSource& operator=(const TensorSource&) = delete;
+
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }  ///< for error texts
+  [[nodiscard]] DType dtype() const noexcept { return dtype_; }
+  [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }
+  [[nodiscard]] std::int64_t cols() const noexcept { return cols_; }
+
+  /// Copies rows [row0, row0+rows) × columns [col0, col0+cols), all inside the matrix, to `dst` as
+  /// rows * cols elements of dtype(), row-major and dense. Called from several threads at once.
+  /// Throws Error (io when bytes that were there at opening are gone).
+  virtual void read(std::int64_t row0, std::int64_t rows, std::int64_t col0, std::int64_t cols,
+                    void* dst) const = 0;
+
+ private:
+  std::string name_;
+  DType dtype_;
+  std::int64_t rows_;
+  std::int64_t cols_;
+};
+
+/// A source that reads the caller's memory, which must outlive it.
+[[nodiscard]] std::shared_ptr<const TensorSource> view_source(std::string name, const TensorView& view);
+
+// ---------------------------------------------------------------------------------------------
+// The sublayer's shape, and the width recipe
+
+struct FfnConfig {
+  std::int64_t dim = 0;
+  std::int64_t hidden = 0;
+  double eps = 1e-5;
+};
+
+/// The hidden width that Meta's code gives (llama_models FeedForward): h = int(2 * (4 * dim) / 3) in
+/// IEEE double, times the multiplier when there is one and truncated again, rounded up to a multiple
+/// of `multiple_of`. Throws usage for dim or multiple_of <= 0, a multiplier that is not positive and
+/// finite, or a result that is 0 or does not fit.
+[[nodiscard]] std::int64_t ffn_width(std::int64_t dim, std::int64_t multiple_of = 256,
+                                     std::optional<double> multiplier = std::nullopt);
+
+/// A published model's recipe.
+struct Preset {
+  std::string_view name;  ///< lower case, as published: "llama-3-8b"
+  std::int64_t dim;
+  std::int64_t layers;
+  std::int64_t multiple_of;
+  std::optional<double> multiplier;
+  double eps;
+  int shards;             ///< consolidated.NN.pth files in Meta's release
+  [[nodiscard]] FfnConfig config() const { return {dim, ffn_width(dim, multiple_of, multiplier), eps}; }
+};
+[[nodiscard]] std::span<const Preset> presets();
+/// Matching ignores case. Throws usage naming the known presets.
+[[nodiscard]] const Preset& find_preset(std::string_view name);
+
+// ---------------------------------------------------------------------------------------------
+// Threads
+
+/// How to run `n` independent tasks: task(arg, i) for every i in [0, n), in any order, on any threads,
+/// returning when all are done. Tasks never wait for each other and never throw.
+struct Runner {
+  void (*run)(void* ctx, std::int64_t n, void (*task)(void* arg, std::int64_t i), void* arg);
+  void* ctx;
+};
+
+/// A fork-join pool, shared by layers and owned by none. The calling thread works too. Workers spin
+/// briefly between phases, then sleep. A second caller runs its tasks inline rather than queueing.
+/// Survives fork() by starting new workers in the child.
+class ThreadPool {
+ public:
+  /// 0: SWIGLU_THREADS if set, else the CPUs this process may use (affinity and cgroup quota).
+  /// Throws usage for a negative number or a malformed SWIGLU_THREADS.
+  explicit ThreadPool(int threads = 0);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+  [[nodiscard]] int threads() const noexcept;
+  [[nodiscard]] Runner runner() noexcept;  ///< valid while the pool lives
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// dst[i] = left[i] + right[i], in the layer's floating-point mode; dst may be left or right.
+using AddFloats = void (*)(float* dst, const float* left, const float* right, std::int64_t n);
+
+/// Sums of consecutive reduction groups [first_group, first_group + groups) of 16: a complete subtree.
+struct PartialSum {
+  int first_group;
+  int groups;
+  float* floats;
+};
+
+/// Combines the ranks' partial sums in the fixed tree ((0+1)+(2+3))+… over 16 groups, so that the
+/// result has the bits of one process. The layer hands over its own addition.
+class Reducer {
+ public:
+  virtual ~Reducer() = default;
+  [[nodiscard]] virtual int rank() const noexcept = 0;
+  [[nodiscard]] virtual int size() const noexcept = 0;
+  /// Starts the reduction of `parts` (at most 3, complete subtrees, `n` floats each; contents may be
+  /// overwritten). `root` receives n floats. Both must stay alive until finish().
+  virtual void start(std::span<const PartialSum> parts, std::int64_t n, float* root, AddFloats add) = 0;
+  /// Waits for what start() began. Throws communication.
+  virtual void finish() = 0;
+};
+
+/// The one-process implementation: rank 0 of 1. One instance serves one call at a time.
+[[nodiscard]] std::unique_ptr<Reducer> make_local_reducer();
+
+// ---------------------------------------------------------------------------------------------
+// Checkpoints
+
+/// One layer's weights as they come out of a checkpoint (or of the caller's hands).
+struct LayerSource {
+  FfnConfig config;
+  std::shared_ptr<const TensorSource> gate;  ///< [hidden, dim]
+  std::shared_ptr<const TensorSource> up;    ///< [hidden, dim]
+  std::shared_ptr<const TensorSource> down;  ///< [dim, hidden]
+  std::vector<float> norm;                   ///< [dim]; may be empty if only forward() is called
+};
+
+struct OpenOptions {
+  std::optional<double> eps;           ///< overrides the file's eps (a bare file carries none)
+  std::optional<std::int64_t> hidden;  ///< confirms a width that the metadata contradicts
+  /// false: the first inconsistency throws. true: inconsistencies that leave something readable are
+  /// collected in problems(), for inspection; layer() of a damaged layer still throws.
+  bool collect_problems = false;
+};
+
+/// One feed-forward matrix or norm vector as stored, for inspection.
+struct TensorInfo {
+  std::string name;   ///< as in the file
+  std::string role;   ///< "gate", "up", "down" or "norm"
+  std::int64_t layer;
+  std::string dtype;  ///< the file's own name for it
+  std::vector<std::int64_t> shape;  ///< merged over shards
+  std::vector<std::string> files;   ///< file names without directory, in shard order
+};
+
+/// An opened checkpoint of any supported format; the bytes decide which, never the extension.
+/// Opening reads headers only. Sources keep the files open, so the Checkpoint may be dropped.
+class Checkpoint {
+ public:
+  /// `path`: a Hugging Face folder, a Meta folder, or one .safetensors or .pth file.
+  [[nodiscard]] static Checkpoint open(const std::filesystem::path& path, const OpenOptions& options = {});
+  Checkpoint(Checkpoint&&) noexcept;
+  Checkpoint& operator=(Checkpoint&&) noexcept;
+  ~Checkpoint();
+
+  [[nodiscard]] const std::string& format() const noexcept;   ///< "huggingface", "safetensors", "meta"
+  [[nodiscard]] const std::string& family() const noexcept;   ///< "llama", "mistral", …; "" if unknown
+  [[nodiscard]] std::int64_t layers() const noexcept;         ///< with a complete feed-forward
+  [[nodiscard]] const FfnConfig& config() const noexcept;
+  [[nodiscard]] std::int64_t shards() const noexcept;         ///< weight files
+  [[nodiscard]] std::uint64_t size_bytes() const noexcept;    ///< of those files
+  [[nodiscard]] const std::vector<TensorInfo>& tensors() const noexcept;
+  [[nodiscard]] const std::vector<std::string>& notes() const noexcept;
+  [[nodiscard]] const std::vector<std::string>& problems() const noexcept;
+  /// Throws usage when i is out of range. Reads the norm vector only.
+  [[nodiscard]] LayerSource layer(std::int64_t i) const;
+
+  struct Impl;
+  explicit Checkpoint(std::unique_ptr<Impl> impl) noexcept;
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+// ---------------------------------------------------------------------------------------------
+// The layer
+
+/// Instruction sets, slowest first. All give the same bits.
+enum class Isa : std::uint8_t { automatic = 0, scalar = 1, avx2 = 2, avx512 = 3, avx512bf16 = 4 };
+[[nodiscard]] const char* name_of(Isa isa) noexcept;
+/// Throws usage for an unknown name.
+[[nodiscard]] Isa parse_isa(std::string_view name);
+/// Those this machine can run, slowest first.
+[[nodiscard]] std::vector<Isa> available_isas();
+
+/// What the arithmetic reads. f32: fp32 activations, weights as stored (f64 narrowed once).
+/// bf16: activations, z and weights bf16 (weights of other types are rounded once).
+/// automatic: bf16 if gate, up and down are all bf16, else f32. Sums are fp32 in both.
+enum class Compute : std::uint8_t { automatic = 0, f32 = 1, bf16 = 2 };
+[[nodiscard]] const char* name_of(Compute compute) noexcept;
+[[nodiscard]] Compute parse_compute(std::string_view name);
+
+struct Options {
+  Compute compute = Compute::automatic;
+  Isa isa = Isa::automatic;      ///< automatic: SWIGLU_ISA if set, else the best this machine has
+  Reducer* reducer = nullptr;    ///< not owned; this layer then packs only its rank's groups
+  /// Called from packing threads with (bytes packed so far, bytes in all); must be quick.
+  void (*progress)(void* ctx, std::int64_t done, std::int64_t total) = nullptr;
+  void* progress_ctx = nullptr;
+};
+
+/// What a layer turned out to be.
+struct FeedForwardInfo {
+  FfnConfig config;
+  Isa isa;
+  Compute compute;
+  const char* storage;          ///< "plain f32", "plain bf16" or "plain f16" (gate and up)
+  const char* down_storage;
+  std::int64_t packed_bytes;
+  double bits_per_weight;
+};
+
+/// Every intermediate of the sublayer, as floats, [tokens, …] dense. NaN is the canonical one.
+struct LayerTrace {
+  std::vector<float> norm;  ///< n as the gate/up products read it (rounded in bf16 compute)
+  std::vector<float> gate, up, z;  ///< [tokens, hidden]; z as the down product reads it
+  std::vector<float> down;  ///< [tokens, dim], before the residual
+};
+
+/// The packed sublayer. Immutable after construction: any number of threads may call it at once,
+/// each with its own workspace (with a Reducer: one call at a time).
+/// A token's output depends on that token alone: the bits are the same for every batch size, row
+/// position, stride, thread count, runner, ISA and number of ranks.
+class FeedForward {
+ public:
+  /// Reads and packs the weights, in parallel, streaming: peak memory is the packed size plus small
+  /// buffers. The pool or runner must outlive the layer. Throws shape, usage, unsupported, io, no_memory.
+  FeedForward(const LayerSource& layer, ThreadPool& pool, const Options& options = {});
+  FeedForward(const LayerSource& layer, Runner runner, const Options& options = {});
+  FeedForward(FeedForward&&) noexcept;
+  FeedForward& operator=(FeedForward&&) noexcept;
+  ~FeedForward();
+
+  [[nodiscard]] const FeedForwardInfo& info() const noexcept;
+
+  /// Bytes of workspace that block() and forward() need for this many tokens; bounded, because
+  /// tokens run in blocks of at most 256 rows. 0 tokens need 0 bytes.
+  [[nodiscard]] std::size_t workspace_bytes(std::int64_t tokens) const noexcept;
+
+  /// out = h + FFN(norm(h)). h and out are [tokens, dim]; out may be h itself (same data, type and
+  /// stride) but may not overlap it otherwise. Throws usage or shape for arguments that do not fit,
+  /// before anything is written. With a workspace (64-byte aligned) nothing is allocated.
+  void block(const TensorView& h, const MutableTensorView& out, std::span<std::byte> workspace) const;
+  void block(const TensorView& h, const MutableTensorView& out) const;
+
+  /// y = w2(silu(w1 x) * w3 x), without norm and residual. The same rules.
+  void forward(const TensorView& x, const MutableTensorView& y, std::span<std::byte> workspace) const;
+  void forward(const TensorView& x, const MutableTensorView& y) const;
+
+  /// The intermediates for h, for study and verification; `normalise` false takes h as n. Allocates.
+  [[nodiscard]] LayerTrace trace(const TensorView& h, bool normalise = true) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The library's version, "MAJOR.MINOR.PATCH".
+[[nodiscard]] const char* version() noexcept;
+
+}  // namespace swiglu

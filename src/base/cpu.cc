@@ -1,0 +1,126 @@
+// CPU detection, cgroup quota and MXCSR; see cpu.h.
+#include "base/cpu.h"
+
+#include <sched.h>
+#include <xmmintrin.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdlib>
+#include <fstream>
+
+#include <fmt/format.h>
+
+namespace swiglu {
+namespace {
+
+constexpr std::array<const char*, 5> kIsaNames = {"automatic", "scalar", "avx2", "avx512", "avx512bf16"};
+constexpr std::array<const char*, 3> kComputeNames = {"automatic", "f32", "bf16"};
+
+template <std::size_t N>
+std::size_t index_of(const std::array<const char*, N>& names, std::string_view name, const char* what) {
+  std::string known;
+  for (std::size_t i = 0; i < N; ++i) {
+    if (name == names[i]) return i;
+    known += fmt::format("{}{}", i == 0 ? "" : ", ", names[i]);
+  }
+  throw Error(ErrorCode::usage, fmt::format("unknown {} '{}': expected one of {}", what, name, known));
+}
+
+// The CPU quota of the process's cgroup, in CPUs; 0 when there is none.
+double cgroup_quota() {
+  double quota = 0;
+  const auto take = [&](double limit) {
+    if (limit > 0 && (quota == 0 || limit < quota)) quota = limit;
+  };
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    if (!line.starts_with("0::")) continue;  // version 2: "0::/path", limits apply at every level
+    std::string path = line.substr(3);
+    while (true) {
+      std::ifstream file("/sys/fs/cgroup" + path + "/cpu.max");
+      std::string limit;
+      double period = 0;
+      if (file >> limit >> period && limit != "max" && period > 0) take(std::strtod(limit.c_str(), nullptr) / period);
+      const auto slash = path.rfind('/');
+      if (path.size() <= 1 || slash == std::string::npos) break;
+      path.resize(slash);
+    }
+  }
+  std::ifstream quota_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");  // version 1
+  std::ifstream period_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
+  double us = 0;
+  double period = 0;
+  if (quota_file >> us && period_file >> period && period > 0) take(us / period);
+  return quota;
+}
+
+}  // namespace
+
+const char* name_of(Isa isa) noexcept { return kIsaNames[static_cast<std::size_t>(isa)]; }
+Isa parse_isa(std::string_view name) { return static_cast<Isa>(index_of(kIsaNames, name, "ISA")); }
+const char* name_of(Compute compute) noexcept { return kComputeNames[static_cast<std::size_t>(compute)]; }
+Compute parse_compute(std::string_view name) {
+  return static_cast<Compute>(index_of(kComputeNames, name, "compute type"));
+}
+
+bool cpu_has(Isa isa) noexcept {
+  switch (isa) {
+    case Isa::automatic:
+    case Isa::scalar:
+      return true;
+    case Isa::avx2:
+      return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
+             __builtin_cpu_supports("f16c") != 0;
+    case Isa::avx512:
+      return cpu_has(Isa::avx2) && __builtin_cpu_supports("avx512f") != 0 &&
+             __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+             __builtin_cpu_supports("avx512vl") != 0;
+    case Isa::avx512bf16:
+      return cpu_has(Isa::avx512) && __builtin_cpu_supports("avx512bf16") != 0;
+  }
+  return false;
+}
+
+std::vector<Isa> available_isas() {
+  std::vector<Isa> found;
+  for (const Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512, Isa::avx512bf16}) {
+    if (cpu_has(isa)) found.push_back(isa);
+  }
+  return found;
+}
+
+Isa resolve_isa(Isa isa) {
+  if (isa == Isa::automatic) return default_isa();
+  if (!cpu_has(isa)) {
+    throw Error(ErrorCode::usage, fmt::format("this machine lacks the ISA '{}'; the best it has is '{}'",
+                                              name_of(isa), name_of(available_isas().back())));
+  }
+  return isa;
+}
+
+Isa default_isa() {
+  if (const char* forced = std::getenv("SWIGLU_ISA"); forced != nullptr && *forced != '\0') {
+    const Isa isa = parse_isa(forced);
+    if (isa != Isa::automatic) return resolve_isa(isa);
+  }
+  return available_isas().back();
+}
+
+int usable_cpus() noexcept {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  int cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  try {
+    if (const double quota = cgroup_quota(); quota > 0) cpus = std::min(cpus, static_cast<int>(quota + 0.999));
+  } catch (...) {
+    // An unreadable cgroup means no known quota.
+  }
+  return std::max(cpus, 1);
+}
+
+FloatMode::FloatMode(std::uint32_t mode) noexcept : saved_(_mm_getcsr()) { _mm_setcsr(mode); }
+FloatMode::~FloatMode() { _mm_setcsr(saved_); }
+
+}  // namespace swiglu

@@ -1,0 +1,13 @@
+// Text that goes into messages.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace swiglu {
+
+/// Control bytes, non-ASCII bytes of broken UTF-8 and backslashes escaped (\n, \x1b), and cut after
+/// 200 characters with an ellipsis: safe to print whatever a file contained.
+[[nodiscard]] std::string escaped(std::string_view text);
+
+}  // namespace swiglu

@@ -1,0 +1,65 @@
+// The wall between bytes and weights, seen from the files side: a file that is read at positions, and
+// TensorSources over ranges of it. Everything here is checked against the file's size before use.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "swiglu/swiglu.hpp"
+
+namespace swiglu::files {
+
+/// A regular file opened for positioned reads. Safe for several threads.
+class File {
+ public:
+  /// Throws not_found or io; refuses directories and anything without a size.
+  explicit File(const std::filesystem::path& path);
+  ~File();
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  [[nodiscard]] std::string name() const { return path_.string(); }  ///< for messages; escape it there
+  [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
+  /// Reads exactly `bytes` at `offset`. Throws io when the file has become shorter.
+  void read(std::uint64_t offset, std::span<std::byte> bytes) const;
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+  std::uint64_t size_ = 0;
+};
+
+/// A strided matrix inside a file: element (r, c) is at byte offset + (r * row_stride + c * col_stride)
+/// * element size. Strides in elements. The caller has checked that every element is inside the file.
+struct FileMatrix {
+  std::shared_ptr<const File> file;
+  std::uint64_t offset = 0;
+  DType dtype = DType::f32;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t row_stride = 0;
+  std::int64_t col_stride = 1;
+};
+[[nodiscard]] std::shared_ptr<const TensorSource> make_source(std::string name, FileMatrix matrix);
+
+/// Parts of one matrix, joined along rows (dim 0) or columns (dim 1); the other dimension and the
+/// type agree (checked by the caller).
+[[nodiscard]] std::shared_ptr<const TensorSource> join_rows(std::string name,
+                                                            std::vector<std::shared_ptr<const TensorSource>> parts);
+[[nodiscard]] std::shared_ptr<const TensorSource> join_cols(std::string name,
+                                                            std::vector<std::shared_ptr<const TensorSource>> parts);
+
+/// What the first bytes say a file is, for messages: "an HTML page (a failed download)", "a Git-LFS
+/// pointer …", "a zip archive", "a GGUF file", … or "" if they say nothing.
+[[nodiscard]] std::string describe_contents(const File& file);
+
+/// a * b and a + b, or false when they do not fit.
+[[nodiscard]] bool checked_mul(std::uint64_t a, std::uint64_t b, std::uint64_t& product) noexcept;
+[[nodiscard]] bool checked_add(std::uint64_t a, std::uint64_t b, std::uint64_t& sum) noexcept;
+
+}  // namespace swiglu::files

@@ -1,0 +1,37 @@
+// What every container format (safetensors file, .pth file) yields after validation: names with type,
+// shape and a place in a file. After this border shapes and offsets are facts.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "files/source.h"
+
+namespace swiglu::files {
+
+/// One tensor, validated: all its elements lie inside the file, products do not overflow.
+struct StoredTensor {
+  std::string dtype_name;          ///< as the file spells it: "BF16", "torch.BFloat16Storage"
+  std::optional<DType> dtype;      ///< nullopt: recognised, but not something we compute with
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> strides;  ///< in elements
+  std::uint64_t offset = 0;        ///< bytes from the start of the file to element 0
+  std::shared_ptr<const File> file;
+};
+
+/// Tensor names of one container file.
+using TensorTable = std::map<std::string, StoredTensor, std::less<>>;
+
+/// Reads and validates a safetensors header (all rules of the format, before any data is used).
+[[nodiscard]] TensorTable read_safetensors(const std::shared_ptr<const File>& file);
+
+/// Reads a PyTorch zip checkpoint's directory and pickle; nothing in it is executed. Names are as in
+/// the state dict, after unwrapping one level of "model", "state_dict", "model_state_dict" or "module"
+/// and stripping the prefixes "module.", "_orig_mod.".
+[[nodiscard]] TensorTable read_pth(const std::shared_ptr<const File>& file);
+
+}  // namespace swiglu::files

@@ -1,0 +1,112 @@
+// The wall between the layer and the kernels: raw pointers in, raw pointers out, PODs only. Kernels are
+// noexcept and check nothing. Kernel translation units include this, <cstddef>, <cstdint> and their
+// intrinsics; everything in them is in an anonymous namespace but the one table they export.
+//
+// Packed weights. A piece is one panel of 32 outputs over one run of k: steps of 128 bytes (f16: 64),
+//   32-bit weights    [k]     [2][16] float          1 k per step
+//   bf16              [k / 2] [2][16] {even, odd}    2 k per step
+//   f16               [k]     [2][16] half           1 k per step
+// where the first 16 outputs are gate rows and the second 16 the up rows of the same hidden units
+// (gate/up), or 32 neighbouring rows (down). Rows and k beyond the matrix are +0.
+// Activations. A tile of m rows over all k, rows innermost:
+//   floats  [k][m] float     pairs  [k / 2][m] {even, odd} bf16
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace swiglu::kernels {
+
+inline constexpr int kLanes = 16;         ///< hidden units of a gate/up panel, half a down panel
+inline constexpr int kPanel = 32;         ///< outputs of a panel
+inline constexpr int kMaxTileRows = 14;   ///< the most any kernel takes
+
+enum class Elem : std::uint8_t { f32 = 0, bf16 = 1, f16 = 2, f64 = 3 };
+
+/// What a matmul multiplies, and in which order it adds (docs/design.md, "Order of a dot product").
+enum class Product : std::uint8_t {
+  f32_f32 = 0,    ///< f32 compute, 32-bit weights
+  f32_bf16 = 1,   ///< f32 compute, bf16 weights: the even k before the odd
+  f32_f16 = 2,    ///< f32 compute, f16 weights
+  bf16_bf16 = 3,  ///< bf16 compute, bf16 weights: the odd k before the even
+};
+inline constexpr int kProducts = 4;
+
+/// One matmul call: sum[i][j] = Σ over the piece, in chunks that restart at +0 and are added in order
+/// to a running sum that starts at +0. `steps` counts panel steps (k, or pairs of k) and may be 0.
+struct Tile {
+  const void* activations;  ///< at the piece's first k
+  const void* weights;      ///< 64-byte aligned
+  float* sum;               ///< [m][32]
+  std::int64_t steps;
+};
+using Matmul = void (*)(const Tile&);
+
+/// Reads one row, normalises it if asked, rounds it to the compute type, and writes it as row
+/// `row` of a tile of `rows`.
+struct RowIn {
+  const void* source;       ///< [k] of type `type`, any alignment
+  Elem type;
+  std::int64_t k;
+  std::int64_t padded_k;    ///< k .. padded_k are written as +0
+  const float* norm;        ///< [k], or null: no normalisation
+  float dim;                ///< k as float
+  float eps;
+  void* tile;
+  int row;
+  int rows;
+  bool round;               ///< bf16 compute
+};
+
+/// z = silu(gate) * up for one panel of hidden units, written to the down product's tile.
+struct GateUp {
+  const float* sum;         ///< [rows][32]: 16 gates, 16 ups
+  void* tile;               ///< the z tile at this panel's first k
+  int rows;
+  int valid;                ///< hidden units that exist; the others are stored as +0
+  bool round;               ///< bf16 compute
+};
+
+/// out = (sum + 0) + residual for one row of one down panel, converted to the output's type.
+struct RowOut {
+  const float* sum;         ///< [n]
+  const void* residual;     ///< [n] of type residual_type, or null
+  void* out;                ///< [n] of type out_type, any alignment; may be residual
+  std::int64_t n;
+  Elem residual_type;
+  Elem out_type;
+  bool flush;               ///< bf16 compute: denormals become zero before rounding to bf16
+};
+
+/// The sums of one product: how the tile must be laid out and the kernels by tile rows.
+struct ProductKernels {
+  Matmul matmul[kMaxTileRows + 1];  ///< by rows, 1 … max_rows; [0] unused
+  int max_rows;
+  bool pairs;                       ///< activations as bf16 pairs, else as floats
+};
+
+/// One ISA's kernels. Every member is filled. All run in the floating-point mode their caller set.
+struct Table {
+  ProductKernels product[kProducts];
+  void (*row_in)(const RowIn&);
+  void (*gate_up[2])(const GateUp&);  ///< [0]: float tiles, [1]: tiles of bf16 pairs
+  void (*row_out)(const RowOut&);
+  void (*add)(float* dst, const float* left, const float* right, std::int64_t n);
+  void (*silu)(float* dst, const float* src, std::int64_t n);
+  // Limit probes: the time they take is what is measured; the value returned only keeps them alive.
+  float (*read_stream)(const void* bytes, std::int64_t n);  ///< n a multiple of 1024, 64-byte aligned
+  float (*fma_peak)(std::int64_t rounds);                   ///< rounds × kProbeFlops operations
+  float (*dot_peak)(std::int64_t rounds);                   ///< likewise; null without bf16 dot products
+  std::int64_t fma_flops_per_round;
+  std::int64_t dot_flops_per_round;
+};
+
+extern const Table kScalar;
+extern const Table kAvx2;
+extern const Table kAvx512;
+extern const Table kAvx512Bf16;
+
+/// By swiglu::name_of(Isa); null for a name without kernels. Does not ask whether the machine has the ISA.
+[[nodiscard]] const Table* find_table(const char* isa) noexcept;
+
+}  // namespace swiglu::kernels
