@@ -1,0 +1,53 @@
+// What a checkpoint holds once its headers are read, whatever its format; the formats fill it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "files/source.h"
+#include "files/tensor_table.h"
+#include "swiglu/swiglu.hpp"
+
+namespace swiglu::files {
+
+/// One layer's tensors, shapes and types checked against the config.
+struct LayerParts {
+  std::shared_ptr<const TensorSource> gate, up, down;
+  std::shared_ptr<const TensorSource> norm;  ///< one row of dim columns
+  std::optional<Error> fault;                ///< why the layer cannot be used (collect_problems only)
+};
+
+struct Contents {
+  std::string format;
+  std::string family;
+  FfnConfig config;
+  std::vector<LayerParts> layers;
+  std::int64_t shards = 0;
+  std::uint64_t size_bytes = 0;
+  std::vector<TensorInfo> tensors;
+  std::vector<std::string> notes;
+  std::vector<std::string> problems;
+};
+
+/// A folder with config.json and model.safetensors or model.safetensors.index.json.
+[[nodiscard]] Contents open_huggingface(const std::filesystem::path& folder, const OpenOptions& options);
+/// One safetensors file, with Hugging Face or Meta names and no configuration.
+[[nodiscard]] Contents open_safetensors(std::shared_ptr<const File> file, const OpenOptions& options);
+/// A folder with params.json and consolidated.NN.pth.
+[[nodiscard]] Contents open_meta(const std::filesystem::path& folder, const OpenOptions& options);
+/// One .pth file without params.json.
+[[nodiscard]] Contents open_pth(std::shared_ptr<const File> file, const OpenOptions& options);
+
+/// Adds `fault` to the problems if they are being collected, else throws it.
+void report(Contents& contents, const OpenOptions& options, Error fault);
+
+/// A validated tensor as a matrix source; a vector becomes one row. Throws shape or unsupported naming
+/// file and tensor unless it is [rows, cols] (or [cols] when rows is 1) of a type we compute with.
+[[nodiscard]] std::shared_ptr<const TensorSource> matrix_source(const std::string& name, const StoredTensor& tensor,
+                                                                std::int64_t rows, std::int64_t cols);
+
+}  // namespace swiglu::files

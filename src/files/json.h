@@ -1,0 +1,39 @@
+// JSON as untrusted text: a small tree that keeps what matters for safety. Duplicate keys, bad UTF-8,
+// anything after the value, nesting beyond the limit and numbers that do not fit are errors (format).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace swiglu::files {
+
+struct Json {
+  enum class Kind : std::uint8_t { null, boolean, integer, real, string, array, object };
+  Kind kind = Kind::null;
+  bool boolean = false;
+  bool negative = false;            ///< of an integer: its value is -magnitude
+  std::uint64_t magnitude = 0;      ///< of an integer: a JSON number without point or exponent
+  double real = 0;                  ///< of a number of either kind, correctly rounded
+  std::string string;
+  std::vector<Json> array;
+  std::vector<std::pair<std::string, Json>> object;  ///< in file order, keys unescaped and unique
+
+  /// The member called `key`, or null.
+  [[nodiscard]] const Json* find(std::string_view key) const noexcept;
+  /// "the number 3", "a string", … for "expected …, found …".
+  [[nodiscard]] std::string describe() const;
+};
+
+struct JsonRules {
+  int max_depth = 64;
+  bool leading_space = true;   ///< white space before the value
+  bool python_constants = false;  ///< NaN, Infinity, -Infinity, as Python writes them
+};
+
+/// `where` begins error texts: the file, escaped.
+[[nodiscard]] Json parse_json(std::string_view text, const JsonRules& rules, const std::string& where);
+
+}  // namespace swiglu::files
