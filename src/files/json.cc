@@ -8,6 +8,7 @@
 #include <charconv>
 #include <limits>
 #include <optional>
+#include <span>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -242,6 +243,20 @@ Json parse_json(std::string_view text, const JsonRules& rules, const std::string
   TreeBuilder builder(rules, where, std::move(constants.special));
   if (!nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) fail("bad JSON");
   return builder.take();
+}
+
+Json read_json(const File& file, const JsonRules& rules, std::uint64_t max_bytes) {
+  const std::string where = escaped(file.name());
+  if (file.size() > max_bytes) {
+    throw Error(ErrorCode::format,
+                fmt::format("{}: expected JSON of at most {} bytes, found {}", where, max_bytes, file.size()));
+  }
+  if (const std::string kind = describe_contents(file); !kind.empty()) {
+    throw Error(ErrorCode::format, fmt::format("{}: expected JSON, found {}", where, kind));
+  }
+  std::string text(static_cast<std::size_t>(file.size()), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return parse_json(text, rules, where);
 }
 
 }  // namespace swiglu::files
