@@ -243,8 +243,8 @@ int inspect(const InspectOptions& options) {
     return sound ? 0 : 1;
   }
   say(show_summary(options, model, origin));
-  if (!model.tensors().empty()) say("\n" + show_tensors(model.tensors()));
-  if (!stats.empty()) say("\n" + show_stats(stats));
+  if (!model.tensors().empty()) say(fmt::format("\n{}", show_tensors(model.tensors())));
+  if (!stats.empty()) say(fmt::format("\n{}", show_stats(stats)));
   say("\n");
   for (const std::string& note : notes) say(fmt::format("note: {}\n", note));
   for (const std::string& problem : problems) say(fmt::format("{} {}\n", mark(false), problem));

@@ -131,6 +131,11 @@ std::string Table::text(std::size_t indent) const {
   return out;
 }
 
+void Json::new_line() {
+  text_ += '\n';
+  text_.append(2 * levels_.size(), ' ');
+}
+
 void Json::separate(bool own_line) {
   if (after_key_) {
     after_key_ = false;
@@ -142,7 +147,7 @@ void Json::separate(bool own_line) {
   level.empty = false;
   if (own_line) {
     level.lines = true;
-    text_ += "\n" + std::string(2 * levels_.size(), ' ');
+    new_line();
   }
 }
 
@@ -156,7 +161,7 @@ Json& Json::open(char bracket) {
 Json& Json::end() {
   const Level level = levels_.back();
   levels_.pop_back();
-  if (level.lines) text_ += "\n" + std::string(2 * levels_.size(), ' ');
+  if (level.lines) new_line();
   text_ += level.bracket == '{' ? '}' : ']';
   return *this;
 }

@@ -79,6 +79,7 @@ class Json {
   Json& open(char bracket);
   Json& raw(std::string_view text);
   void separate(bool own_line);
+  void new_line();
 
   std::string text_;
   std::vector<Level> levels_;
