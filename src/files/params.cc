@@ -3,13 +3,12 @@
 // "1.3" or true would be a guess.
 #include "files/params.h"
 
-#include <array>
 #include <cmath>
+#include <string_view>
 
 #include <fmt/format.h>
 
 #include "base/text.h"
-#include "files/json.h"
 
 namespace swiglu::files {
 namespace {
@@ -62,10 +61,7 @@ class Params {
 
 }  // namespace
 
-MetaParams parse_params(std::string_view text, const std::string& where) {
-  JsonRules rules;
-  rules.python_constants = true;  // Python writes NaN; then the value is refused, not the syntax
-  const Json root = parse_json(text, rules, where);
+MetaParams read_params(const Json& root, const std::string& where) {
   const Params params(root, where);
   params.refuse("quantization_args", "quantised weights");
   params.refuse("lora_args", "adapters (LoRA)");

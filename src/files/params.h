@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "files/json.h"
 #include "swiglu/swiglu.hpp"
 
 namespace swiglu::files {
@@ -21,6 +21,6 @@ struct MetaParams {
 
 /// `where` begins error texts: the file, escaped. Throws format for values that make no sense and
 /// unsupported for quantised weights, adapters and experts; both name the key.
-[[nodiscard]] MetaParams parse_params(std::string_view text, const std::string& where);
+[[nodiscard]] MetaParams read_params(const Json& root, const std::string& where);
 
 }  // namespace swiglu::files
