@@ -68,6 +68,7 @@ class Machine {
   PickledState run() {
     for (;;) {
       at_ = position_;
+      if (position_ == bytes_.size()) fail("expected the opcode STOP, found the end of the pickle");
       const auto opcode = static_cast<unsigned char>(take(1)[0]);
       charge(1);
       if (opcode == '.') break;
@@ -219,7 +220,6 @@ class Machine {
   void check_tensor(const std::vector<Index>& arguments, PickleRole role);
   void push_storage(Index id);
   [[nodiscard]] std::vector<Index> items(Index container) const;
-  void expect_integers(Index tuple, const char* what);
   void collect(Index root);
   [[nodiscard]] bool holds_tensors(Index dict) const;
   [[nodiscard]] PickledTensor tensor(Index i) const;

@@ -185,7 +185,7 @@ std::string describe_contents(const File& file) {
   if (head.starts_with("\x93NUMPY")) return "a .npy array";
   if (head.starts_with("\x1f\x8b")) return "a gzip file";
   if (head.starts_with("\x80\x02") || head.starts_with("\x80\x03") || head.starts_with("\x80\x04") ||
-      head.starts_with("\x80\x05")) {
+      head.starts_with("\x80\x05") || head.starts_with("L119547037146038801333356L")) {
     return "a bare pickle (PyTorch's format before 1.6)";
   }
   if (head.size() > 262 && head.substr(257, 5) == "ustar") return "a tar archive";

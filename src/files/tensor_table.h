@@ -26,6 +26,9 @@ struct StoredTensor {
 /// Tensor names of one container file.
 using TensorTable = std::map<std::string, StoredTensor, std::less<>>;
 
+/// "[4096, 14336]", for messages; a long shape is cut.
+[[nodiscard]] std::string shape_text(const std::vector<std::int64_t>& shape);
+
 /// Reads and validates a safetensors header (all rules of the format, before any data is used).
 [[nodiscard]] TensorTable read_safetensors(const std::shared_ptr<const File>& file);
 
