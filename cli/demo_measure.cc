@@ -57,8 +57,8 @@ std::vector<float> bf16_input(std::int64_t count) {
 
 SpeedRow measure_speed(const FeedForward& layer, std::span<const float> h, std::int64_t tokens, double flops_limit,
                        double bytes_limit) {
-  constexpr double kSecondsPerRow = 3;
-  constexpr std::size_t kFewest = 5, kMost = 25;
+  constexpr double kSecondsPerRow = 2.5;
+  constexpr std::size_t kFewest = 3, kMost = 25;
   const std::int64_t dim = layer.info().config.dim;
   std::vector<float> out(static_cast<std::size_t>(tokens * dim));
   const Workspace workspace(layer.workspace_bytes(tokens));
@@ -169,7 +169,7 @@ void measure_bits(DemoReport& report, const LayerSource& source, const FeedForwa
 }  // namespace
 
 DemoReport measure_demo(int threads, Meter& meter) {
-  constexpr double kLongestCall = 8;  // seconds
+  constexpr double kLongestCall = 3;  // seconds
   const Stopwatch whole;
   DemoReport report;
   report.machine = describe_machine();
@@ -204,8 +204,8 @@ DemoReport measure_demo(int threads, Meter& meter) {
     const double expected = report.speed.empty() ? 0
                                                  : report.speed.back().median() * static_cast<double>(tokens) /
                                                        static_cast<double>(report.speed.back().tokens);
-    const double best = expected / (report.speed.empty() || report.speed.back().tokens > 1 ? 1 : 8);
-    if (best > kLongestCall) {
+    const bool after_one = !report.speed.empty() && report.speed.back().tokens == 1;  // bandwidth said little
+    if (expected > kLongestCall * (after_one ? 8 : 1)) {
       report.skipped.push_back(tokens);
       continue;
     }

@@ -17,7 +17,7 @@ namespace swiglu::cli {
 
 namespace {
 
-/// How a width comes about: the presets of this shape, and the first recipe that gives it.
+/// How a width comes about: the presets of this shape, and the likeliest recipe that gives it.
 struct WidthOrigin {
   std::vector<std::string> presets;
   bool known = false;
@@ -25,7 +25,7 @@ struct WidthOrigin {
   std::optional<double> multiplier;
 
   [[nodiscard]] std::string text(const FfnConfig& config) const {
-    if (!known) return fmt::format("no published recipe gives {} from dim {}", config.hidden, config.dim);
+    if (!known) return fmt::format("no recipe of Meta's gives this from dim {}", config.dim);
     const std::string recipe = fmt::format("multiple_of {}{}", multiple_of,
                                            multiplier ? fmt::format(", ffn_dim_multiplier {}", *multiplier) : "");
     if (presets.empty()) return fmt::format("Meta's recipe with {}", recipe);
@@ -50,6 +50,7 @@ WidthOrigin origin_of(const FfnConfig& config) {
   }
   consider(256, std::nullopt);
   for (const Preset& preset : presets()) consider(preset.multiple_of, preset.multiplier);
+  for (std::int64_t multiple_of = 128; multiple_of > 0; multiple_of /= 2) consider(multiple_of, std::nullopt);
   return origin;
 }
 
@@ -173,7 +174,7 @@ std::string show_summary(const InspectOptions& options, const Checkpoint& model,
   const FfnConfig& config = model.config();
   std::string text = headline(printable(options.model.string())) + "\n";
   const auto line = [&text](std::string_view name, const std::string& value) {
-    text += fmt::format("  {:<8}{}\n", name, value);
+    text += fmt::format("  {:<8} {}\n", name, value);
   };
   line("format", fmt::format("{}, {}, {}", model.format(), plural(model.shards(), "weight file"),
                              format_bytes(static_cast<double>(model.size_bytes()))));

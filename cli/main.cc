@@ -60,7 +60,7 @@ void compute_flag(CLI::App* command, Compute& compute) {
 }
 
 void model_argument(CLI::App* command, std::filesystem::path& model) {
-  flag(command, "MODEL", "", "A Hugging Face or Meta folder, or one .safetensors or .pth file",
+  flag(command, "MODEL", " ", "A Hugging Face or Meta folder, or one .safetensors or .pth file",
        [&model](const std::string& text) { model = text; })
       ->required();
 }
@@ -92,13 +92,13 @@ CLI::App* add_inspect(CLI::App& app, InspectOptions& o) {
 CLI::App* add_run(CLI::App& app, RunOptions& o) {
   CLI::App* c = app.add_subcommand("run", "One layer of a checkpoint on the rows of a .npy file");
   model_argument(c, o.model);
-  flag(c, "--layer", "N", "Which layer, from 0", [&o](const std::string& text) {
+  flag(c, "--layer", "N (required)", "Which layer, from 0", [&o](const std::string& text) {
     o.layer = parse_whole("--layer", text, 0);
   })->required();
-  flag(c, "--input", "X.npy", "[tokens, dim] or [batch, tokens, dim] of f32, f64, f16 or bf16",
+  flag(c, "--input", "X.npy (required)", "[tokens, dim] or [batch, tokens, dim] of f32, f64, f16 or bf16",
        [&o](const std::string& text) { o.input = text; })
       ->required();
-  flag(c, "-o,--output", "Y.npy", "X's shape and, unless --dtype says otherwise, X's type",
+  flag(c, "-o,--output", "Y.npy (required)", "X's shape and, unless --dtype says otherwise, X's type",
        [&o](const std::string& text) { o.output = text; })
       ->required();
   flag(c, "--part", "PART", "block (default): h + FFN(norm(h)); ffn: w2(silu(w1 x) * w3 x)",
@@ -171,9 +171,9 @@ CLI::App* add_synth(CLI::App& app, SynthOptions& o) {
        [&o](const std::string& text) { o.dtype = parse_dtype("--dtype", text); });
   flag(c, "--seed", "S", "The weights depend on it alone (default: 1)",
        [&o](const std::string& text) { o.seed = parse_seed("--seed", text); });
-  flag(c, "-o,--output", "DIR", "A folder without a checkpoint; made if missing", [&o](const std::string& text) {
-    o.output = text;
-  })->required();
+  flag(c, "-o,--output", "DIR (required)", "A folder without a checkpoint; made if missing",
+       [&o](const std::string& text) { o.output = text; })
+      ->required();
   c->footer(
       "Examples:\n  swiglu synth --preset llama-3-8b --layers 1 -o one-layer\n"
       "  swiglu synth --dim 64 --hidden 172 --layers 5 --format meta --shards 2 -o tiny\n");
@@ -182,7 +182,7 @@ CLI::App* add_synth(CLI::App& app, SynthOptions& o) {
 
 CLI::App* add_width(CLI::App& app, WidthOptions& o) {
   CLI::App* c = app.add_subcommand("width", "The hidden width that Meta's recipe gives, as a number alone");
-  flag(c, "--dim", "D", "The model's width", [&o](const std::string& text) {
+  flag(c, "--dim", "D (required)", "The model's width", [&o](const std::string& text) {
     o.dim = parse_whole("--dim", text, 1);
   })->required();
   flag(c, "--multiple-of", "M", "Rounded up to a multiple of this (default: 256)",
@@ -198,19 +198,39 @@ struct Command {
   std::function<int()> run;
 };
 
-/// A first word that is no command gets the command that was probably meant.
-void check_first_word(int argc, char** argv, const std::vector<Command>& commands) {
+std::string did_you_mean(std::string_view meant, const std::string& otherwise) {
+  return meant.empty() ? otherwise : fmt::format("did you mean '{}'?", meant);
+}
+
+/// Words that are no command or flag are answered with what was probably meant. (CLI11 would first
+/// complain of a required flag that is missing because it was mistyped.)
+void check_words(int argc, char** argv, const std::vector<Command>& commands) {
   if (argc < 2) throw Error(ErrorCode::usage, "no command given: try `swiglu demo`, or `swiglu --help`");
   const std::string word = argv[1];
   if (word.starts_with("-")) return;
   std::vector<std::string> names;
   for (const Command& command : commands) names.push_back(command.app->get_name());
   const std::vector<std::string_view> choices(names.begin(), names.end());
-  if (std::find(choices.begin(), choices.end(), word) != choices.end()) return;
-  const std::string_view meant = nearest(word, choices);
-  throw Error(ErrorCode::usage,
-              fmt::format("no command '{}': {}", printable(word),
-                          meant.empty() ? "`swiglu --help` lists them" : fmt::format("did you mean '{}'?", meant)));
+  const auto found = std::find(choices.begin(), choices.end(), word);
+  if (found == choices.end()) {
+    throw Error(ErrorCode::usage, fmt::format("no command '{}': {}", printable(word),
+                                              did_you_mean(nearest(word, choices), "`swiglu --help` lists them")));
+  }
+  const CLI::App* command = commands[static_cast<std::size_t>(found - choices.begin())].app;
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : command->get_options()) {
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+  }
+  const std::vector<std::string_view> known(flags.begin(), flags.end());
+  for (int i = 2; i < argc; ++i) {
+    const std::string_view full = argv[i];
+    const std::string_view given = full.substr(0, full.find('='));
+    if (given == "--") break;
+    if (!given.starts_with("--") || std::find(known.begin(), known.end(), given) != known.end()) continue;
+    throw Error(ErrorCode::usage,
+                fmt::format("{}: no flag '{}': {}", word, printable(given),
+                            did_you_mean(nearest(given, known), fmt::format("`swiglu {} --help` lists them", word))));
+  }
 }
 
 int run_command_line(int argc, char** argv) {
@@ -222,6 +242,7 @@ int run_command_line(int argc, char** argv) {
       "Exit codes: 0 done; 1 a difference or an inconsistency was found; 2 usage; 3 a file that is missing or\n"
       "does not fit; 4 the machine (disk, memory). Results go to stdout, all else to stderr.\n"
       "SWIGLU_ISA (scalar, avx2, avx512, avx512bf16) and SWIGLU_THREADS set defaults.\n");
+  app.get_formatter()->column_width(34);
   DemoOptions demo_options;
   InspectOptions inspect_options;
   RunOptions run_options;
@@ -236,7 +257,7 @@ int run_command_line(int argc, char** argv) {
       {add_synth(app, synth_options), [&] { return synth(synth_options); }},
       {add_width(app, width_options), [&] { return width(width_options); }},
   };
-  check_first_word(argc, argv, commands);
+  check_words(argc, argv, commands);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& fault) {
