@@ -15,11 +15,11 @@ namespace swiglu::files {
 
 /// One tensor, validated: all its elements lie inside the file, products do not overflow.
 struct StoredTensor {
-  std::string dtype_name;          ///< as the file spells it: "BF16", "torch.BFloat16Storage"
-  std::optional<DType> dtype;      ///< nullopt: recognised, but not something we compute with
+  std::string dtype_name;      ///< as the file spells it: "BF16", "torch.BFloat16Storage"
+  std::optional<DType> dtype;  ///< nullopt: recognised, but not something we compute with
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;  ///< in elements
-  std::uint64_t offset = 0;        ///< bytes from the start of the file to element 0
+  std::uint64_t offset = 0;           ///< bytes from the start of the file to element 0
   std::shared_ptr<const File> file;
 };
 

@@ -23,7 +23,9 @@ void expect_each_task_once(ThreadPool& pool, std::int64_t n) {
   const Runner runner = pool.runner();
   runner.run(
       runner.ctx, n,
-      [](void* arg, std::int64_t i) { ++(*static_cast<std::vector<std::atomic<int>>*>(arg))[static_cast<std::size_t>(i)]; },
+      [](void* arg, std::int64_t i) {
+        ++(*static_cast<std::vector<std::atomic<int>>*>(arg))[static_cast<std::size_t>(i)];
+      },
       &counts);
   for (const auto& count : counts) ASSERT_EQ(count, 1);
 }
@@ -52,7 +54,8 @@ TEST(ThreadPool, serves_several_callers_at_once) {
 TEST(ThreadPool, a_task_may_use_the_pool_itself) {
   ThreadPool pool(2);
   std::atomic<int> inner{0};
-  parallel_for(pool.runner(), 4, [&](std::int64_t) { parallel_for(pool.runner(), 8, [&](std::int64_t) { ++inner; }); });
+  parallel_for(pool.runner(), 4,
+               [&](std::int64_t) { parallel_for(pool.runner(), 8, [&](std::int64_t) { ++inner; }); });
   EXPECT_EQ(inner, 32);
 }
 
@@ -80,7 +83,8 @@ TEST(ThreadPool, idle_workers_sleep) {
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
-  const double used = static_cast<double>(after.tv_sec - before.tv_sec) + 1e-9 * static_cast<double>(after.tv_nsec - before.tv_nsec);
+  const double used =
+      static_cast<double>(after.tv_sec - before.tv_sec) + 1e-9 * static_cast<double>(after.tv_nsec - before.tv_nsec);
   EXPECT_LT(used, 0.15) << "seconds of CPU in 0.3 s of idleness of four threads";
 }
 
@@ -98,9 +102,10 @@ TEST(ThreadPool, reads_swiglu_threads) {
 
 TEST(ParallelFor, rethrows_the_first_exception) {
   ThreadPool pool(2);
-  EXPECT_THROW(parallel_for(pool.runner(), 100, [](std::int64_t i) {
-                 if (i == 37) throw Error(ErrorCode::io, "task 37");
-               }),
+  EXPECT_THROW(parallel_for(pool.runner(), 100,
+                            [](std::int64_t i) {
+                              if (i == 37) throw Error(ErrorCode::io, "task 37");
+                            }),
                Error);
 }
 

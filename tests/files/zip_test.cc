@@ -11,7 +11,8 @@ namespace {
 using files::ZipArchive;
 using files::ZipEntry;
 
-const std::vector<ZipPart> kParts{{"r/data.pkl", "pickle"}, {"r/data/0", std::string(100, 'a')}, {"r/version", "3\n"}};
+const std::vector<ZipPart> kParts{
+    {"r/data.pkl", "pickle"}, {"r/data/0", std::string(100, 'a')}, {"r/version", "3\n"}};
 
 std::vector<ZipPart> parts_with(std::size_t i, const std::function<void(ZipPart&)>& change) {
   std::vector<ZipPart> parts = kParts;
@@ -169,8 +170,9 @@ TEST(Zip, refuses_a_name_that_occurs_twice) {
 }
 
 TEST(Zip, refuses_names_that_could_lead_out_of_a_folder) {
-  for (const std::string& name : {std::string("../x"), std::string("/etc/passwd"), std::string("r/../../x"),
-                                  std::string("r\\data.pkl"), std::string("r/a\0b", 5), std::string("r/.."), std::string()}) {
+  for (const std::string& name :
+       {std::string("../x"), std::string("/etc/passwd"), std::string("r/../../x"), std::string("r\\data.pkl"),
+        std::string("r/a\0b", 5), std::string("r/.."), std::string()}) {
     refuses(zip_bytes(parts_with(2, [&](ZipPart& p) { p.name = name; })), {"name"});
   }
   const BytesFile file(zip_bytes(parts_with(2, [](ZipPart& p) { p.name = "r/a..b"; })));

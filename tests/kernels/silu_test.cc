@@ -43,7 +43,8 @@ TEST(Silu, special_values_on_every_isa) {
     EXPECT_EQ(silu_on(isa, 3e38F), 3e38F) << name_of(isa);
     EXPECT_EQ(silu_on(isa, -1e4F), 0.0F) << name_of(isa);
     EXPECT_EQ(silu_on(isa, -3e38F), 0.0F) << name_of(isa);
-    for (const float x : {-104.0F, -100.0F, -90.0F, -87.5F, -87.0F, -20.0F, -1.2784645F, -1e-3F, 1e-30F, 1.0F, 20.0F, 88.0F}) {
+    for (const float x :
+         {-104.0F, -100.0F, -90.0F, -87.5F, -87.0F, -20.0F, -1.2784645F, -1e-3F, 1e-30F, 1.0F, 20.0F, 88.0F}) {
       EXPECT_LE(ulp_error(silu_on(isa, x), exact_silu(static_cast<double>(x))), 3.5) << name_of(isa) << " " << x;
     }
   }
@@ -63,7 +64,8 @@ struct Sweep {
     for (std::uint64_t at = begin; at < end; at += kChunk * step) {
       const auto n = static_cast<std::int64_t>(std::min<std::uint64_t>(kChunk, (end - at + step - 1) / step));
       for (std::int64_t i = 0; i < n; ++i) {
-        x[static_cast<std::size_t>(i)] = std::bit_cast<float>(static_cast<std::uint32_t>(at + static_cast<std::uint64_t>(i) * step));
+        x[static_cast<std::size_t>(i)] =
+            std::bit_cast<float>(static_cast<std::uint32_t>(at + static_cast<std::uint64_t>(i) * step));
       }
       kernels::kScalar.silu(scalar.data(), x.data(), n);
       for (const Isa isa : available_isas()) {
@@ -112,7 +114,8 @@ TEST(Silu, Slow_all_floats_are_accurate_and_equal_on_every_isa) {
 // In flush mode (bf16 compute) the tiers must agree too: 2^n is applied by multiplications, which flush.
 TEST(Silu, tiers_agree_in_flush_mode) {
   std::vector<float> x;
-  for (std::uint64_t b = 0; b < (std::uint64_t{1} << 32); b += 104729) x.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(b)));
+  for (std::uint64_t b = 0; b < (std::uint64_t{1} << 32); b += 104729)
+    x.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(b)));
   for (std::uint32_t b = 0xc2a00000U; b < 0xc2e00000U; b += 997) x.push_back(std::bit_cast<float>(b));  // -80 … -112
   const auto n = static_cast<std::int64_t>(x.size());
   std::vector<float> scalar(x.size());

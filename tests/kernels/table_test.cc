@@ -24,11 +24,16 @@ constexpr const char* kProductNames[] = {"f32_f32", "f32_bf16", "f32_f16", "bf16
 float random_value(std::mt19937& engine) {
   std::normal_distribution<float> normal;
   switch (engine() % 40) {
-    case 0: return -0.0F;
-    case 1: return 1e-40F;
-    case 2: return 0.0F;
-    case 3: return -3e-39F;
-    default: return normal(engine);
+    case 0:
+      return -0.0F;
+    case 1:
+      return 1e-40F;
+    case 2:
+      return 0.0F;
+    case 3:
+      return -3e-39F;
+    default:
+      return normal(engine);
   }
 }
 
@@ -79,15 +84,16 @@ class TableRow : public ::testing::Test {
       std::vector<float> expected(got.size(), 2.0F);
       const FloatMode mode(product_ == Product::bf16_bf16 ? FloatMode::kFlush : FloatMode::kExact);
       fast.matmul[rows_]({mine.activations.data(), mine.weights.data(), got.data(), steps});
-      for (int r = 0; r < rows_; ++r) expect_row(scalar, steps, r, expected);
+      const Operands plain = operands(scalar, product_, rows_, steps);
+      for (int r = 0; r < rows_; ++r) expect_row(scalar, plain, steps, r, expected);
       ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * 4), 0) << steps << " steps";
     }
   }
 
  private:
   // The scalar kernel on this row alone: also says that a row does not depend on its tile.
-  void expect_row(const kernels::ProductKernels& scalar, std::int64_t steps, int row, std::vector<float>& expected) const {
-    const Operands all = operands(scalar, product_, rows_, steps);
+  void expect_row(const kernels::ProductKernels& scalar, const Operands& all, std::int64_t steps, int row,
+                  std::vector<float>& expected) const {
     const std::int64_t k = static_cast<std::int64_t>(all.activations.size() - 64) / (4 * rows_);
     std::vector<float> one(static_cast<std::size_t>(k) + 1);
     for (std::int64_t i = 0; i < k; ++i) {
@@ -108,10 +114,9 @@ const int kRegistered = [] {
       const auto& row = kernels::find_table(name_of(isa))->product[p];
       for (int rows = 1; rows <= row.max_rows; ++rows, ++count) {
         const std::string name = fmt::format("{}_{}x{}x{}", kProductNames[p], rows, kPanel, p % 2 == 0 ? 1 : 2);
-        ::testing::RegisterTest(fmt::format("Kernels_{}", name_of(isa)).c_str(), name.c_str(), nullptr, nullptr, __FILE__,
-                                __LINE__, [isa, p, rows]() -> TableRow* {
-                                  return new TableRow(isa, static_cast<Product>(p), rows);
-                                });
+        ::testing::RegisterTest(
+            fmt::format("Kernels_{}", name_of(isa)).c_str(), name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
+            [isa, p, rows]() -> TableRow* { return new TableRow(isa, static_cast<Product>(p), rows); });
       }
     }
   }
@@ -146,7 +151,8 @@ TEST(KernelTable, row_conversions_have_the_scalar_bits) {
             table.row_out({sum.data(), residual.data(), got.data(), n, in_type, out_type, flush});
             kernels::kScalar.row_out({sum.data(), residual.data(), expected.data(), n, in_type, out_type, flush});
             ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size()), 0)
-                << name_of(isa) << " in " << static_cast<int>(in_type) << " out " << static_cast<int>(out_type) << " n " << n;
+                << name_of(isa) << " in " << static_cast<int>(in_type) << " out " << static_cast<int>(out_type)
+                << " n " << n;
           }
         }
       }

@@ -2,6 +2,7 @@
 // floating-point mode, no allocation in a call.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <new>
@@ -19,21 +20,21 @@ std::atomic<std::int64_t> allocations{0};  // counted by the operators below
 }
 
 // Every allocation of this program goes through here.
-void* operator new(std::size_t bytes) {
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
-void* operator new(std::size_t bytes, std::align_val_t align) {
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t align) {
   ++allocations;
   const auto step = static_cast<std::size_t>(align);
   if (void* memory = std::aligned_alloc(step, (bytes + step - 1) / step * step)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 
 namespace swiglu::testing {
 namespace {
@@ -55,8 +56,8 @@ void expect_within_bounds(const Layer& layer, const Matrix& h, const Options& op
     ASSERT_EQ(limit.size(), want.size()) << what;
     for (std::size_t i = 0; i < got.size(); ++i) {
       ASSERT_LE(std::abs(got[i] - want[i]), limit[i])
-          << what << " element " << i << " of " << layer.source.config.dim << " x " << layer.source.config.hidden << ", "
-          << name_of(ffn.info().isa) << ", " << name_of(ffn.info().compute);
+          << what << " element " << i << " of " << layer.source.config.dim << " x " << layer.source.config.hidden
+          << ", " << name_of(ffn.info().isa) << ", " << name_of(ffn.info().compute);
     }
   };
   check("norm", to_double(fast.norm), exact.norm, bound.norm);
@@ -69,8 +70,14 @@ void expect_within_bounds(const Layer& layer, const Matrix& h, const Options& op
 
 TEST(Forward, every_isa_and_compute_type_stays_within_the_derived_bounds) {
   std::uint64_t seed = 100;
-  for (const auto& [dim, hidden] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {3, 15}, {17, 16}, {64, 172}, {172, 64},
-                                    {511, 1025}, {1025, 33}, {2051, 17}}) {
+  for (const auto& [dim, hidden] : {std::pair<std::int64_t, std::int64_t>{1, 1},
+                                    {3, 15},
+                                    {17, 16},
+                                    {64, 172},
+                                    {172, 64},
+                                    {511, 1025},
+                                    {1025, 33},
+                                    {2051, 17}}) {
     for (const Data kind : {Data::normal, Data::heavy, Data::denormal}) {
       for (const Isa isa : available_isas()) {
         ++seed;
@@ -101,7 +108,8 @@ TEST(Forward, f32_error_at_the_8b_shape_is_below_1_2e_6) {
   const LayerTrace fast = ffn.trace(x.view());
   std::vector<double> got;
   for (std::int64_t t = 0; t < 2; ++t) {
-    for (const std::int64_t d : outputs) got.push_back(static_cast<double>(fast.down[static_cast<std::size_t>(t * config.dim + d)]));
+    for (const std::int64_t d : outputs)
+      got.push_back(static_cast<double>(fast.down[static_cast<std::size_t>(t * config.dim + d)]));
   }
   const double error = relative_error(got, exact.down);
   RecordProperty("relative_error", fmt::format("{:.3g}", error));
@@ -128,11 +136,13 @@ TEST(Matmul, sums_65536_ones_in_bf16_exactly) {
       Buffer memory(kOnes * 4);
       const layer::Tiles tiles{memory.data(), kOnes * layer::bytes_per_k(pairs)};
       std::vector<float> row(static_cast<std::size_t>(kOnes), 1.0F);
-      layer::InputPhase{view_f32(row.data(), 1, kOnes), 0, nullptr, 0, tiling, tiles}.run(plan);
+      layer::InputPhase{view_f32(row.data(), 1, kOnes), 0, nullptr, 0, 0, tiling, tiles}.run(plan);
       const auto borders = layer::group_borders(kOnes);
       const auto packed = weights::pack_down(*source, {borders.begin(), borders.end()}, product, runner);
       std::vector<float> out(32);
-      layer::DownPhase{packed, product, layer::subtrees({}), 32, tiling, tiles, {}, view_f32(out.data(), 1, 32), nullptr}.run(plan);
+      layer::DownPhase{packed, product, layer::subtrees({}),         32,     tiling,
+                       tiles,  {},      view_f32(out.data(), 1, 32), nullptr}
+          .run(plan);
       for (const float value : out) EXPECT_EQ(value, 65536.0F) << name_of(isa);
     }
   }
@@ -283,7 +293,8 @@ TEST(Forward, refuses_sources_that_contradict_the_config) {
     change(source);
     return [source, &pool] { const FeedForward ffn(source, pool); };
   };
-  expect_error(ErrorCode::shape, "expected 33 x 16, found 32 x 16", with([](LayerSource& s) { s.config.hidden = 33; }));
+  expect_error(ErrorCode::shape, "expected 33 x 16, found 32 x 16",
+               with([](LayerSource& s) { s.config.hidden = 33; }));
   expect_error(ErrorCode::shape, "down", with([&](LayerSource& s) { s.down = s.gate; }));
   expect_error(ErrorCode::usage, "missing", with([](LayerSource& s) { s.up = nullptr; }));
   expect_error(ErrorCode::shape, "norm", with([](LayerSource& s) { s.norm.resize(3); }));

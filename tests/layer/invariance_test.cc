@@ -34,7 +34,8 @@ Matrix rows_of(const Matrix& m, std::int64_t row0, std::int64_t rows) {
 }
 
 // Every ISA of this machine against the scalar tier.
-void expect_isas_agree(Shape shape, DType weights, Compute compute, Data kind, std::int64_t tokens, std::uint64_t seed) {
+void expect_isas_agree(Shape shape, DType weights, Compute compute, Data kind, std::int64_t tokens,
+                       std::uint64_t seed) {
   const Layer layer(shape.dim, shape.hidden, weights, kind, seed);
   const Matrix h = Matrix::filled(DType::f32, tokens, shape.dim, Values(kind, seed + 99), 1.0);
   ThreadPool pool(2);
@@ -45,8 +46,8 @@ void expect_isas_agree(Shape shape, DType weights, Compute compute, Data kind, s
       if (isa == Isa::scalar) continue;
       const FeedForward fast(layer.source, pool, {.compute = compute, .isa = isa});
       expect_same_bytes(run(fast, h, block), expected,
-                        fmt::format("{} x {} {} weights, {} compute, data {}, {} tokens, {}, {}", shape.dim, shape.hidden,
-                                    name_of(weights), name_of(compute), static_cast<int>(kind), tokens,
+                        fmt::format("{} x {} {} weights, {} compute, data {}, {} tokens, {}, {}", shape.dim,
+                                    shape.hidden, name_of(weights), name_of(compute), static_cast<int>(kind), tokens,
                                     block ? "block" : "forward", name_of(isa)));
     }
   }
@@ -154,12 +155,14 @@ TEST(Invariance, strides_alignment_and_in_place_do_not_change_bits) {
     std::vector<std::byte> in(static_cast<std::size_t>(19 * stride * item + 1), std::byte{0xff});
     std::vector<std::byte> out(in.size(), std::byte{0x5a});
     for (std::int64_t r = 0; r < 19; ++r) {
-      std::memcpy(in.data() + 1 + r * stride * item, h.bytes.data() + r * 67 * item, static_cast<std::size_t>(67 * item));
+      std::memcpy(in.data() + 1 + r * stride * item, h.bytes.data() + r * 67 * item,
+                  static_cast<std::size_t>(67 * item));
     }
     ffn.block({in.data() + 1, type, 19, 67, stride}, {out.data() + 1, type, 19, 67, stride});
     Matrix dense(type, 19, 67);
     for (std::int64_t r = 0; r < 19; ++r) {
-      std::memcpy(dense.bytes.data() + r * 67 * item, out.data() + 1 + r * stride * item, static_cast<std::size_t>(67 * item));
+      std::memcpy(dense.bytes.data() + r * 67 * item, out.data() + 1 + r * stride * item,
+                  static_cast<std::size_t>(67 * item));
       for (std::int64_t gap = r * stride * item + 1 + 67 * item; r < 18 && gap < (r + 1) * stride * item + 1; ++gap) {
         ASSERT_EQ(out[static_cast<std::size_t>(gap)], std::byte{0x5a}) << "a gap between rows was written";
       }
@@ -167,7 +170,8 @@ TEST(Invariance, strides_alignment_and_in_place_do_not_change_bits) {
     expect_same_bytes(dense, expected, "strided and unaligned");
     ffn.block({in.data() + 1, type, 19, 67, stride}, {in.data() + 1, type, 19, 67, stride});
     for (std::int64_t r = 0; r < 19; ++r) {
-      std::memcpy(dense.bytes.data() + r * 67 * item, in.data() + 1 + r * stride * item, static_cast<std::size_t>(67 * item));
+      std::memcpy(dense.bytes.data() + r * 67 * item, in.data() + 1 + r * stride * item,
+                  static_cast<std::size_t>(67 * item));
     }
     expect_same_bytes(dense, expected, "in place");
   }
@@ -195,8 +199,8 @@ TEST(Invariance, a_local_reducer_changes_no_bit) {
   const auto reducer = make_local_reducer();
   for (const Compute compute : {Compute::f32, Compute::bf16}) {
     const Matrix expected = run(FeedForward(layer.source, pool, {.compute = compute}), h);
-    expect_same_bytes(run(FeedForward(layer.source, pool, {.compute = compute, .reducer = reducer.get()}), h), expected,
-                      "one-process reducer");
+    expect_same_bytes(run(FeedForward(layer.source, pool, {.compute = compute, .reducer = reducer.get()}), h),
+                      expected, "one-process reducer");
   }
 }
 

@@ -23,26 +23,41 @@ class Values {
   Values(Data kind, std::uint64_t seed) : kind_(kind), engine_(seed) {}
   double next() {
     switch (kind_) {
-      case Data::heavy: return heavy_(engine_);
-      case Data::denormal: return std::ldexp(normal_(engine_), -120 - static_cast<int>(engine_() % 28));
-      case Data::normal: return normal_(engine_);
-      case Data::wild: break;
+      case Data::heavy:
+        return heavy_(engine_);
+      case Data::denormal:
+        return std::ldexp(normal_(engine_), -120 - static_cast<int>(engine_() % 28));
+      case Data::normal:
+        return normal_(engine_);
+      case Data::wild:
+        break;
     }
     constexpr double kInf = std::numeric_limits<double>::infinity();
     switch (engine_() % 5000) {  // rare: one Inf or NaN in a row of weights hides all else in that output
-      case 0: return kInf;
-      case 1: return -kInf;
-      case 2: return std::numeric_limits<double>::quiet_NaN();
-      case 3: return 3e38;
-      default: break;
+      case 0:
+        return kInf;
+      case 1:
+        return -kInf;
+      case 2:
+        return std::numeric_limits<double>::quiet_NaN();
+      case 3:
+        return 3e38;
+      default:
+        break;
     }
     switch (engine_() % 50) {
-      case 0: return 1e-40;
-      case 1: return -1e-40;
-      case 2: return -0.0;
-      case 3: return 0.0;
-      case 4: return 1.2e-38;
-      default: return normal_(engine_);
+      case 0:
+        return 1e-40;
+      case 1:
+        return -1e-40;
+      case 2:
+        return -0.0;
+      case 3:
+        return 0.0;
+      case 4:
+        return 1.2e-38;
+      default:
+        return normal_(engine_);
     }
   }
 
@@ -71,7 +86,8 @@ struct Matrix {
   [[nodiscard]] MutableTensorView view() { return {bytes.data(), dtype, rows, cols, cols}; }
   [[nodiscard]] std::vector<double> doubles() const {
     std::vector<double> all(static_cast<std::size_t>(rows * cols));
-    for (std::int64_t i = 0; i < rows * cols; ++i) all[static_cast<std::size_t>(i)] = load_double(bytes.data(), dtype, i);
+    for (std::int64_t i = 0; i < rows * cols; ++i)
+      all[static_cast<std::size_t>(i)] = load_double(bytes.data(), dtype, i);
     return all;
   }
 };
@@ -81,14 +97,16 @@ struct Layer {
   Matrix gate, up, down;
   LayerSource source;
 
-  Layer(std::int64_t dim, std::int64_t hidden, DType t, Data kind, std::uint64_t seed) : Layer(dim, hidden, {t, t, t}, kind, seed) {}
+  Layer(std::int64_t dim, std::int64_t hidden, DType t, Data kind, std::uint64_t seed)
+      : Layer(dim, hidden, {t, t, t}, kind, seed) {}
   struct Types {
     DType gate, up, down;
   };
   Layer(std::int64_t dim, std::int64_t hidden, Types t, Data kind, std::uint64_t seed)
       : gate(Matrix::filled(t.gate, hidden, dim, Values(kind, seed * 4), 1 / std::sqrt(static_cast<double>(dim)))),
         up(Matrix::filled(t.up, hidden, dim, Values(kind, seed * 4 + 1), 1 / std::sqrt(static_cast<double>(dim)))),
-        down(Matrix::filled(t.down, dim, hidden, Values(kind, seed * 4 + 2), 1 / std::sqrt(static_cast<double>(hidden)))) {
+        down(Matrix::filled(t.down, dim, hidden, Values(kind, seed * 4 + 2),
+                            1 / std::sqrt(static_cast<double>(hidden)))) {
     source.config = {dim, hidden, 1e-5};
     source.gate = view_source("gate", std::as_const(gate).view());
     source.up = view_source("up", std::as_const(up).view());
