@@ -1,108 +1,26 @@
-// Hugging Face folders and bare safetensors files: what config.json, the index and the tensors' names and
-// shapes may say, and which number or name the refusal tells when they contradict each other.
-#include <map>
+// Hugging Face folders and bare safetensors files: what the index and the tensors' names and shapes may
+// say, and which number or name the refusal tells when they contradict each other.
 #include <vector>
 
 #include "base/dtype.h"
-#include "support/data.h"
-#include "support/safetensors.h"
-#include "swiglu/swiglu.hpp"
+#include "support/huggingface.h"
 
 namespace swiglu {
 namespace {
 
 using testing::container;
 using testing::expect_error;
+using testing::has_note;
+using testing::kDim;
+using testing::kGate;
+using testing::kHidden;
 using testing::read_file;
 using testing::SafetensorsBuilder;
 using testing::test_data;
+using testing::two_layers;
 using testing::write_file;
 
-constexpr std::int64_t kDim = 4;
-constexpr std::int64_t kHidden = 6;
-constexpr const char* kGate = "model.layers.0.mlp.gate_proj.weight";
-
-/// A small Llama's config.json; `changes` replaces values (JSON text) or, where empty, removes keys.
-std::string config_text(const std::map<std::string, std::string>& changes = {}) {
-  std::map<std::string, std::string> keys = {{"model_type", "\"llama\""}, {"architectures", "[\"LlamaForCausalLM\"]"},
-                                             {"hidden_size", "4"},        {"intermediate_size", "6"},
-                                             {"num_hidden_layers", "2"},  {"rms_norm_eps", "1e-06"},
-                                             {"hidden_act", "\"silu\""},  {"torch_dtype", "\"float32\""}};
-  for (const auto& [key, value] : changes) keys[key] = value;
-  std::string text;
-  for (const auto& [key, value] : keys) {
-    if (!value.empty()) text += fmt::format("{}\"{}\": {}", text.empty() ? "" : ", ", key, value);
-  }
-  return "{" + text + "}";
-}
-
-std::string two_layers(std::string_view prefix = "model.") {
-  return SafetensorsBuilder().add_layer(0, kDim, kHidden, prefix).add_layer(1, kDim, kHidden, prefix).bytes();
-}
-
-class HuggingFace : public ::testing::Test {
- protected:
-  HuggingFace() {
-    write_config();
-    write("model.safetensors", two_layers());
-  }
-  void write(const std::string& name, std::string_view bytes) const { write_file(folder_ / name, bytes); }
-  void write_config(const std::map<std::string, std::string>& changes = {}) const {
-    write("config.json", config_text(changes));
-  }
-  /// The two layers in shards a and b, with layer 1's down in b: `map` changes entries of the index.
-  void write_shards(const std::map<std::string, std::string>& map = {}) const {
-    std::filesystem::remove(folder_ / "model.safetensors");
-    const std::string down = "model.layers.1.mlp.down_proj.weight";
-    SafetensorsBuilder a;
-    a.add_layer(0, kDim, kHidden);
-    a.add("model.layers.1.mlp.gate_proj.weight", "F32", {kHidden, kDim}, 4);
-    a.add("model.layers.1.mlp.up_proj.weight", "F32", {kHidden, kDim}, 4);
-    a.add("model.layers.1.post_attention_layernorm.weight", "F32", {kDim}, 4);
-    write("a.safetensors", a.bytes());
-    write("b.safetensors", SafetensorsBuilder().add(down, "F32", {kDim, kHidden}, 4).bytes());
-    std::map<std::string, std::string> entries = {{down, "\"b.safetensors\""}};
-    for (const char* rest : {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "post_attention_layernorm"}) {
-      for (const int layer : {0, 1}) {
-        entries.emplace(fmt::format("model.layers.{}.{}.weight", layer, rest), "\"a.safetensors\"");
-      }
-    }
-    for (const auto& [name, shard] : map) entries[name] = shard;
-    std::string text;
-    for (const auto& [name, shard] : entries) {
-      if (!shard.empty()) text += fmt::format("{}\"{}\":{}", text.empty() ? "" : ",", name, shard);
-    }
-    write("model.safetensors.index.json", "{\"weight_map\":{" + text + "}}");
-  }
-  [[nodiscard]] Checkpoint open(const OpenOptions& options = {}) const {
-    return Checkpoint::open(folder_.path(), options);
-  }
-  void refused(ErrorCode code, std::initializer_list<std::string_view> parts, const OpenOptions& options = {}) const {
-    expect_error(code, parts, [&] { (void)open(options); });
-  }
-  void config_refused(const std::map<std::string, std::string>& changes, ErrorCode code,
-                      std::initializer_list<std::string_view> parts) const {
-    SCOPED_TRACE(config_text(changes));
-    write_config(changes);
-    refused(code, parts);
-    refused(code, {"config.json"});
-  }
-  /// A bare file of these bytes.
-  void bare_refused(const std::string& bytes, ErrorCode code, std::initializer_list<std::string_view> parts) const {
-    write("bare.safetensors", bytes);
-    expect_error(code, parts, [&] { (void)Checkpoint::open(folder_ / "bare.safetensors"); });
-    expect_error(code, {"bare.safetensors"}, [&] { (void)Checkpoint::open(folder_ / "bare.safetensors"); });
-  }
-
-  testing::TemporaryFolder folder_;
-};
-
-bool has_note(const Checkpoint& model, std::string_view part) {
-  for (const auto& note : model.notes()) {
-    if (note.find(part) != std::string::npos) return true;
-  }
-  return false;
-}
+class HuggingFace : public testing::HuggingFaceFolder {};
 
 TEST_F(HuggingFace, opens_a_folder) {
   const Checkpoint model = open();
@@ -223,91 +141,6 @@ TEST_F(HuggingFace, names_both_widths_of_a_contradiction) {  // I12
   refused(ErrorCode::shape, {"config.json", "hidden_size is 8", "have 4"});
 }
 
-TEST_F(HuggingFace, refuses_what_changes_the_sublayer) {
-  config_refused({{"hidden_act", "\"gelu_pytorch_tanh\""}}, ErrorCode::unsupported,
-                 {"hidden_act", "gelu_pytorch_tanh"});  // I13
-  config_refused({{"hidden_act", "\"relu\""}}, ErrorCode::unsupported, {"hidden_act", "relu"});
-  config_refused({{"hidden_act", "null"}}, ErrorCode::unsupported, {"hidden_act", "null"});
-  config_refused({{"mlp_bias", "true"}}, ErrorCode::unsupported, {"mlp_bias"});  // I14
-  config_refused({{"mlp_bias", "1"}}, ErrorCode::format, {"mlp_bias", "the number 1"});
-  config_refused({{"quantization_config", R"({"quant_method": "gptq", "bits": 4})"}}, ErrorCode::unsupported,
-                 {"quantization_config", "gptq"});  // I17
-  config_refused({{"num_local_experts", "8"}}, ErrorCode::unsupported, {"num_local_experts", "8"});
-  config_refused({{"n_routed_experts", "64"}}, ErrorCode::unsupported, {"n_routed_experts", "64"});
-  config_refused({{"residual_multiplier", "0.22"}}, ErrorCode::unsupported, {"residual_multiplier", "0.22"});
-  config_refused({{"scale_depth", "1.4"}}, ErrorCode::unsupported, {"scale_depth", "1.4"});
-  write_config({{"mlp_bias", "false"}, {"quantization_config", "null"}, {"hidden_act", "\"swish\""}});
-  EXPECT_EQ(open().layers(), 2);
-  write_config({{"hidden_act", ""}, {"num_local_experts", "null"}, {"pretraining_tp", "2"}, {"init", "NaN"}});
-  EXPECT_EQ(open().layers(), 2);
-}
-
-TEST_F(HuggingFace, refuses_eps_that_is_no_positive_number) {  // I15
-  for (const char* eps : {"", "0", "0.0", "-1e-05", "\"1e-05\"", "NaN", "Infinity", "null", "1e-300", "true"}) {
-    config_refused({{"rms_norm_eps", eps}}, ErrorCode::format, {"rms_norm_eps", "--eps"});
-  }
-  OpenOptions options;
-  options.eps = 1e-5;
-  EXPECT_EQ(open(options).config().eps, 1e-5);
-  EXPECT_TRUE(has_note(open(options), "eps 1e-05 instead of rms_norm_eps, true"));
-  options.eps = 0;
-  refused(ErrorCode::usage, {"eps", "0"}, options);
-}
-
-TEST_F(HuggingFace, reads_a_nested_text_model_of_a_known_family) {  // I16
-  const std::string text = config_text({{"model_type", "\"mistral\""}});
-  write("config.json", R"({"model_type": "mistral3", "vision_config": {}, "text_config": )" + text + "}");
-  write("model.safetensors", two_layers("language_model.model."));
-  EXPECT_EQ(open().layers(), 2);
-  EXPECT_EQ(open().family(), "mistral");
-  EXPECT_TRUE(has_note(open(), "text_config"));
-  write("config.json", R"({"model_type": "mllama", "text_config": )" + text + "}");
-  refused(ErrorCode::unsupported, {"config.json", "mllama", "gate"});
-  write("config.json",
-        R"({"model_type": "x", "text_config": )" + config_text({{"model_type", "\"gemma3_text\""}}) + "}");
-  refused(ErrorCode::unsupported, {"config.json", "gemma3_text"});
-  write("config.json",
-        R"({"model_type": "x", "quantization_config": {"quant_method": "awq"}, "text_config": )" + text + "}");
-  refused(ErrorCode::unsupported, {"quantization_config", "awq"});
-}
-
-TEST_F(HuggingFace, opens_families_that_compute_the_same_and_refuses_others_by_name) {
-  for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "smollm3", "internlm2"}) {
-    write_config({{"model_type", fmt::format("\"{}\"", type)}});
-    EXPECT_EQ(open().family(), type);
-  }
-  write_config({{"model_type", "\"granite\""}, {"residual_multiplier", "1.0"}});
-  EXPECT_EQ(open().family(), "granite");
-  for (const auto& [type, reason] :
-       std::initializer_list<std::pair<const char*, const char*>>{{"gemma", "GELU"},
-                                                                  {"gemma2", "GELU"},
-                                                                  {"gemma3", "GELU"},
-                                                                  {"olmo", "LayerNorm"},
-                                                                  {"olmo2", "output"},
-                                                                  {"minicpm", "scale_depth"},
-                                                                  {"mixtral", "experts"},
-                                                                  {"qwen2_moe", "experts"},
-                                                                  {"qwen3_moe", "experts"},
-                                                                  {"deepseek_v2", "experts"},
-                                                                  {"deepseek_v3", "experts"},
-                                                                  {"phi3", "gate_up_proj"},
-                                                                  {"stablelm", "LayerNorm"},
-                                                                  {"mllama", "cross-attention"},
-                                                                  {"a\\nb", "known: llama, mistral"},
-                                                                  {"falcon", "write \"llama\""}}) {
-    config_refused({{"model_type", fmt::format("\"{}\"", type)}}, ErrorCode::unsupported,
-                   {std::string_view(type) == "a\\nb" ? "a\\nb" : type, reason});
-  }
-  config_refused({{"model_type", "7"}}, ErrorCode::format, {"model_type", "the number 7"});
-  write_config({{"model_type", ""}});
-  EXPECT_EQ(open().family(), "llama");
-  write_config({{"model_type", ""}, {"architectures", ""}});
-  EXPECT_EQ(open().family(), "");
-  EXPECT_TRUE(has_note(open(), "no model_type"));
-  config_refused({{"model_type", ""}, {"architectures", "[\"PhiForCausalLM\"]"}}, ErrorCode::unsupported,
-                 {"PhiForCausalLM"});
-}
-
 TEST_F(HuggingFace, refuses_tensors_that_no_llama_has) {  // I14, I17, I18
   for (const auto& [name, reason] : std::initializer_list<std::pair<const char*, const char*>>{
            {"model.layers.0.mlp.gate_up_proj.weight", "fused"},
@@ -352,26 +185,6 @@ TEST_F(HuggingFace, knows_the_usual_prefixes_and_names_an_unknown_one) {  // I19
                                 .add("layers.99999999999999999999.ffn_norm.weight", "F32", {4}, 4)
                                 .bytes());
   EXPECT_EQ(Checkpoint::open(folder_ / "bare.safetensors").layers(), 1);
-}
-
-TEST_F(HuggingFace, refuses_config_files_that_are_too_large_too_deep_or_not_text) {  // I20
-  write("config.json", "{\"a\":" + std::string(100'000, '[') + "}");
-  refused(ErrorCode::format, {"config.json", "deeper than 64"});
-  write("config.json", "{\"a\":\"\xff\xfe\"}");
-  refused(ErrorCode::format, {"config.json", "bad JSON"});
-  write("config.json", "[1]");
-  refused(ErrorCode::format, {"config.json", "an array of 1"});
-  std::filesystem::resize_file(folder_ / "config.json", 1'000'000'000);
-  refused(ErrorCode::format, {"config.json", "1000000000"});
-}
-
-TEST_F(HuggingFace, takes_sizes_only_as_positive_integers) {  // I21, I22
-  for (const char* key : {"hidden_size", "intermediate_size", "num_hidden_layers"}) {
-    for (const char* value : {"11008.0", "\"11008\"", "1e4", "0", "-4", "1099511627776", "18446744073709551620",
-                              "null", "true", "[4]", "NaN", ""}) {
-      config_refused({{key, value}}, ErrorCode::format, {key, "expected an integer from 1"});
-    }
-  }
 }
 
 TEST_F(HuggingFace, accepts_mixed_types_in_one_layer) {  // I23
