@@ -135,6 +135,21 @@ TEST(Reference, meta_rounds_at_all_eight_places) {
   EXPECT_EQ(trace.out, (Doubles{0.6640625, 1.4296875}));
 }
 
+// 1 + 2^-8 is a tie and becomes 1; times 1 + 2^-7 it would be rounded up instead.
+TEST(Reference, meta_rounds_input_weights_and_norm_weight_before_it_multiplies) {
+  const double tie = 1.0 + 0x1p-8;
+  const double next = 1.0 + 0x1p-7;
+  const LayerSource layer =
+      layer_of(memory_source("gate", DType::f32, 1, 2, {tie, 0}), memory_source("up", DType::f32, 1, 2, {0, tie}),
+               memory_source("down", DType::f32, 2, 1, {1, 1}), {static_cast<float>(tie), 1.0F}, 0.0);
+  const Trace ffn = reference::run(layer, Doubles{next, tie}, 1, {.numerics = Numerics::meta, .block = false});
+  EXPECT_EQ(ffn.norm, (Doubles{next, 1.0}));
+  EXPECT_EQ(ffn.gate, (Doubles{next}));
+  EXPECT_EQ(ffn.up, (Doubles{1.0}));
+  const Trace block = reference::run(layer, Doubles{next, 0.9921875}, 1, {.numerics = Numerics::meta});
+  EXPECT_EQ(block.norm, (Doubles{next, 0.9921875}));  // mean square 1.00006
+}
+
 TEST(Reference, meta_intermediates_are_bf16_values_for_every_weight_type) {
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
     const LayerSource layer = random_layer(24, 40, dtype, 3);
