@@ -1,0 +1,117 @@
+// Errors against the oracle, and bits against themselves.
+#include "checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "report.h"
+
+namespace swiglu::cli {
+
+Comparison compare(std::span<const float> fast, std::span<const double> exact, std::span<const double> bound) {
+  Comparison result;
+  result.elements = static_cast<std::int64_t>(exact.size());
+  double errors = 0, bounds = 0, values = 0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    if (!std::isfinite(exact[i]) || !std::isfinite(bound[i])) {
+      ++result.skipped;
+      continue;
+    }
+    const double error = std::fabs(static_cast<double>(fast[i]) - exact[i]);
+    if (!(error <= bound[i])) ++result.outside;  // also when fast is NaN
+    errors += error * error;
+    bounds += bound[i] * bound[i];
+    values += exact[i] * exact[i];
+  }
+  const auto relative = [values](double squares) { return squares == 0 ? 0 : std::sqrt(squares / values); };
+  result.error = relative(errors);
+  result.bound = relative(bounds);
+  return result;
+}
+
+Pools::Pools(int all) {
+  auto widest = std::make_unique<ThreadPool>(all);
+  for (const int threads : {1, 2}) {
+    if (threads < widest->threads()) pools_.push_back(std::make_unique<ThreadPool>(threads));
+  }
+  pools_.push_back(std::move(widest));
+}
+
+bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+void run_rows(const FeedForward& layer, std::span<const float> h, std::span<float> out, std::int64_t first,
+              std::int64_t count) {
+  const std::int64_t dim = layer.info().config.dim;
+  layer.block(view_f32(h.data() + first * dim, count, dim), view_f32(out.data() + first * dim, count, dim));
+}
+
+namespace {
+
+struct Split {
+  const char* name;
+  std::vector<std::int64_t> counts;
+};
+
+std::vector<Split> splits_of(std::int64_t tokens) {
+  std::vector<Split> splits{{"all at once", {tokens}}};
+  if (tokens > 1) splits.push_back({"one by one", std::vector<std::int64_t>(static_cast<std::size_t>(tokens), 1)});
+  if (tokens > 2) {
+    const std::int64_t first = (tokens + 2) / 3;
+    splits.push_back({"uneven split", {first, 1, tokens - first - 1}});
+  }
+  return splits;
+}
+
+}  // namespace
+
+BitsReport check_bits(const LayerSource& source, Compute compute, Pools& pools, std::span<const float> h,
+                      std::int64_t tokens, const std::function<void(const std::string&)>& step) {
+  BitsReport report;
+  const auto splits = splits_of(tokens);
+  for (const auto& pool : pools.list()) report.threads.push_back(pool->threads());
+  // The scalar tier emulates fma where the compiler may not assume it: minutes at published shapes.
+  const double products = 3.0 * static_cast<double>(source.config.dim) * static_cast<double>(source.config.hidden) *
+                          static_cast<double>(tokens);
+  std::vector<Isa> isas = available_isas();
+  report.scalar_once = products > 2e7 && isas.size() > 1;
+  std::vector<float> first, out(h.size());
+  std::reverse(isas.begin(), isas.end());
+  for (const Isa isa : isas) {
+    report.isas.emplace_back(name_of(isa));
+    step(fmt::format("bits on {}", name_of(isa)));
+    SwitchRunner runner;
+    runner.use(pools.all().runner());
+    Options options;
+    options.compute = compute;
+    options.isa = isa;
+    const FeedForward layer(source, runner.runner(), options);
+    const bool once = report.scalar_once && isa == Isa::scalar;
+    for (const auto& pool : pools.list()) {
+      if (once && pool.get() != &pools.all()) continue;
+      runner.use(pool->runner());
+      for (const Split& split : splits) {
+        if (once && &split != &splits.front()) continue;
+        std::int64_t row = 0;
+        for (const std::int64_t count : split.counts) {
+          run_rows(layer, h, out, row, count);
+          row += count;
+        }
+        if (report.runs++ == 0) first = out;
+        if (same_bits(first, out)) {
+          ++report.equal;
+        } else {
+          report.different.push_back(
+              fmt::format("{}, {}, {}", name_of(isa), plural(pool->threads(), "thread"), split.name));
+        }
+      }
+    }
+  }
+  return report;
+}
+
+}  // namespace swiglu::cli

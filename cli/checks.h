@@ -1,0 +1,79 @@
+// What `verify` and `demo` prove about a layer: errors against the oracle with the bounds it derived,
+// and bits against themselves. Knows the front door; shows nothing.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "swiglu/swiglu.hpp"
+
+namespace swiglu::cli {
+
+/// One intermediate against the oracle. Elements whose exact value or bound is not finite (weights
+/// or inputs with NaN or Inf) are counted in `skipped` and take no part.
+struct Comparison {
+  double error = 0;  ///< ‖fast - exact‖ / ‖exact‖
+  double bound = 0;  ///< ‖bound‖ / ‖exact‖
+  std::int64_t elements = 0, skipped = 0;
+  std::int64_t outside = 0;  ///< elements with |fast - exact| > bound
+  [[nodiscard]] bool good() const { return outside == 0; }
+};
+[[nodiscard]] Comparison compare(std::span<const float> fast, std::span<const double> exact,
+                                 std::span<const double> bound);
+
+/// A runner that hands its tasks to another one, exchangeable between calls: one packed layer can
+/// then be run on any number of threads.
+class SwitchRunner {
+ public:
+  void use(Runner runner) { now_ = runner; }
+  [[nodiscard]] Runner runner() {
+    return {[](void* ctx, std::int64_t n, void (*task)(void*, std::int64_t), void* arg) {
+              const Runner now = static_cast<SwitchRunner*>(ctx)->now_;
+              now.run(now.ctx, n, task, arg);
+            },
+            this};
+  }
+
+ private:
+  Runner now_{};
+};
+
+/// Pools of 1, 2 and all threads, without repetitions.
+class Pools {
+ public:
+  explicit Pools(int all);
+  [[nodiscard]] ThreadPool& all() { return *pools_.back(); }
+  [[nodiscard]] const std::vector<std::unique_ptr<ThreadPool>>& list() const { return pools_; }
+
+ private:
+  std::vector<std::unique_ptr<ThreadPool>> pools_;  ///< ascending
+};
+
+/// How often the same tokens gave the same bits.
+struct BitsReport {
+  std::int64_t runs = 0, equal = 0;
+  std::vector<std::string> different;  ///< "avx2, 2 threads, one by one"
+  std::vector<std::string> isas;
+  std::vector<int> threads;
+  bool scalar_once = false;  ///< the scalar tier ran in one combination only, for time
+  [[nodiscard]] bool good() const { return runs == equal; }
+};
+
+/// Runs block() on `h` ([tokens, dim]) in every combination of tier, thread count and batch split (all
+/// at once; one by one; uneven) and compares each with the first bitwise. `step` is called before each
+/// packing with what is about to be done.
+[[nodiscard]] BitsReport check_bits(const LayerSource& source, Compute compute, Pools& pools,
+                                    std::span<const float> h, std::int64_t tokens,
+                                    const std::function<void(const std::string&)>& step);
+
+/// block() on rows [first, first + count) of h and out.
+void run_rows(const FeedForward& layer, std::span<const float> h, std::span<float> out, std::int64_t first,
+              std::int64_t count);
+
+[[nodiscard]] bool same_bits(std::span<const float> a, std::span<const float> b);
+
+}  // namespace swiglu::cli

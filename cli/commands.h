@@ -1,0 +1,72 @@
+// The commands: what each one is told, and the function that does it.
+// main.cc fills the options from the command line; a command knows nothing of how they were written.
+// Each function returns the exit code 0 (done) or 1 (found a difference or an inconsistency) and
+// throws swiglu::Error for everything else. Results go to stdout, all else to stderr.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "swiglu/files.hpp"
+#include "swiglu/reference.hpp"
+#include "swiglu/swiglu.hpp"
+
+namespace swiglu::cli {
+
+struct DemoOptions {
+  int threads = 0;  ///< 0: the library's default, here and below
+  bool json = false;
+};
+int demo(const DemoOptions& options);
+
+struct InspectOptions {
+  std::filesystem::path model;
+  bool stats = false;
+  bool json = false;
+};
+int inspect(const InspectOptions& options);
+
+struct RunOptions {
+  std::filesystem::path model, input, output;
+  std::int64_t layer = 0;
+  bool block = true;  ///< false: --part ffn
+  Compute compute = Compute::automatic;
+  reference::Numerics numerics = reference::Numerics::exact;  ///< exact stands for fused, the fast path
+  int threads = 0;
+  std::optional<DType> dtype;  ///< of the output; nothing: the input's
+  bool u2_is_bf16 = false;
+  OpenOptions open;
+};
+int run(const RunOptions& options);
+
+struct VerifyOptions {
+  std::filesystem::path model;
+  std::optional<std::int64_t> layer;  ///< nothing: all
+  std::optional<std::filesystem::path> input;
+  Compute compute = Compute::automatic;
+  int threads = 0;
+  bool json = false;
+};
+int verify(const VerifyOptions& options);
+
+struct SynthOptions {
+  std::optional<std::string> preset;
+  std::optional<std::int64_t> dim, hidden, layers;
+  CheckpointFormat format = CheckpointFormat::huggingface;
+  int shards = 1;
+  DType dtype = DType::bf16;
+  std::uint64_t seed = 1;
+  std::filesystem::path output;
+};
+int synth(const SynthOptions& options);
+
+struct WidthOptions {
+  std::int64_t dim = 0;
+  std::int64_t multiple_of = 256;
+  std::optional<double> multiplier;
+};
+int width(const WidthOptions& options);
+
+}  // namespace swiglu::cli

@@ -1,0 +1,29 @@
+// The text behind a flag, as a value. Every refusal is a usage error that names the flag, what it
+// takes and what was found. Knows nothing of the commands or of the parser.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "swiglu/swiglu.hpp"
+
+namespace swiglu::cli {
+
+/// A decimal whole number from `least` to `most`.
+[[nodiscard]] std::int64_t parse_whole(std::string_view flag, std::string_view text, std::int64_t least,
+                                       std::int64_t most = INT64_MAX);
+/// All 64-bit seeds.
+[[nodiscard]] std::uint64_t parse_seed(std::string_view flag, std::string_view text);
+/// A positive, finite number; correctly rounded to double, which the width recipe depends on.
+[[nodiscard]] double parse_positive(std::string_view flag, std::string_view text);
+/// The index of `text` in `choices`.
+[[nodiscard]] std::size_t parse_choice(std::string_view flag, std::string_view text,
+                                       std::span<const std::string_view> choices);
+[[nodiscard]] DType parse_dtype(std::string_view flag, std::string_view text);
+
+/// The choice most like `word`; empty if none is close enough to be meant.
+[[nodiscard]] std::string_view nearest(std::string_view word, std::span<const std::string_view> choices);
+
+}  // namespace swiglu::cli

@@ -1,0 +1,131 @@
+// swiglu run: one layer of a checkpoint on the rows of a .npy file. All that can be refused cheaply
+// is refused before weights are read: the output's place, the input, the model's headers.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <span>
+#include <system_error>
+
+#include "commands.h"
+#include "elements.h"
+#include "inputs.h"
+#include "progress.h"
+#include "report.h"
+
+namespace swiglu::cli {
+
+namespace {
+
+/// The output is renamed into place, so its folder must be writable, and what stands there already
+/// must be a file: a rename would quietly replace a device such as /dev/null.
+void check_writable(const std::filesystem::path& output) {
+  const auto refuse = [&](std::string_view why) {
+    throw Error(ErrorCode::io, fmt::format("{}: cannot be written: {}", printable(output.string()), why));
+  };
+  if (!output.has_filename()) refuse("a file name is expected, not a folder");
+  std::error_code ignored;
+  const auto present = std::filesystem::status(output, ignored);
+  if (std::filesystem::is_directory(present)) refuse("it is a folder");
+  if (std::filesystem::exists(present) && !std::filesystem::is_regular_file(present))
+    refuse("it is not a regular file");
+  const std::filesystem::path folder = output.has_parent_path() ? output.parent_path() : ".";
+  if (!std::filesystem::is_directory(folder, ignored)) {
+    refuse(fmt::format("{} is not a folder", printable(folder.string())));
+  }
+  if (access(folder.c_str(), W_OK | X_OK) != 0) {
+    refuse(fmt::format("{}: {}", printable(folder.string()), std::strerror(errno)));
+  }
+}
+
+struct Job {
+  const RunOptions& options;
+  const Array& input;
+  std::int64_t tokens;
+  Array output;
+  std::string arithmetic;  ///< "compute bf16, avx512bf16"
+  double prepare_seconds = 0, compute_seconds = 0;
+};
+
+void run_fused(Job& job, const LayerSource& source, ThreadPool& pool) {
+  Options options;
+  options.compute = job.options.compute;
+  Meter meter("packing");
+  options.progress = Meter::callback;
+  options.progress_ctx = &meter;
+  Stopwatch watch;
+  const FeedForward layer(source, pool, options);
+  job.prepare_seconds = watch.seconds();
+  job.arithmetic = fmt::format("compute {}, {}", name_of(layer.info().compute), name_of(layer.info().isa));
+
+  const std::int64_t dim = source.config.dim;
+  const TensorView in{job.input.bytes.data(), job.input.dtype, job.tokens, dim, dim};
+  const MutableTensorView out{job.output.bytes.data(), job.output.dtype, job.tokens, dim, dim};
+  watch = {};
+  if (job.options.block) {
+    layer.block(in, out);
+  } else {
+    layer.forward(in, out);
+  }
+  job.compute_seconds = watch.seconds();
+}
+
+/// Meta's arithmetic, in slices of tokens: the oracle keeps every intermediate in double.
+void run_meta(Job& job, const LayerSource& source, ThreadPool& pool) {
+  constexpr std::int64_t kSlice = 64;
+  const auto dim = static_cast<std::size_t>(source.config.dim);
+  const auto in_row = dim * static_cast<std::size_t>(size_of(job.input.dtype));
+  const auto out_row = dim * static_cast<std::size_t>(size_of(job.output.dtype));
+  const Runner runner = pool.runner();
+  const reference::Request request{
+      .numerics = reference::Numerics::meta, .block = job.options.block, .outputs = {}, .runner = &runner};
+  job.arithmetic = "numerics meta";
+  Meter meter("computing as Meta's code does");
+  const Stopwatch watch;
+  for (std::int64_t first = 0; first < job.tokens; first += kSlice) {
+    const std::int64_t count = std::min(kSlice, job.tokens - first);
+    const auto at = static_cast<std::size_t>(first), rows = static_cast<std::size_t>(count);
+    const auto h = to_doubles(job.input.dtype, std::span(job.input.bytes).subspan(at * in_row, rows * in_row));
+    const auto bytes = from_doubles(job.output.dtype, reference::run(source, h, count, request).out);
+    std::copy(bytes.begin(), bytes.end(), job.output.bytes.begin() + static_cast<std::ptrdiff_t>(at * out_row));
+    meter.update(first + count, job.tokens);
+  }
+  job.compute_seconds = watch.seconds();
+}
+
+}  // namespace
+
+int run(const RunOptions& options) {
+  const bool meta = options.numerics == reference::Numerics::meta;
+  if (meta && options.compute != Compute::automatic) {
+    throw Error(ErrorCode::usage, "run: --numerics meta has its own roundings: leave --compute out");
+  }
+  check_writable(options.output);
+  const Array input = read_npy(options.input, options.u2_is_bf16);
+  const Checkpoint model = Checkpoint::open(options.model, options.open);
+  for (const std::string& note : model.notes()) tell(fmt::format("swiglu: note: {}\n", note));
+  const LayerSource source = model.layer(options.layer);
+  const std::int64_t tokens = tokens_of(input, options.input, source.config.dim, options.model);
+
+  Job job{options, input, tokens, {options.dtype.value_or(input.dtype), input.shape, {}}, {}};
+  job.output.bytes.resize(input.bytes.size() / static_cast<std::size_t>(size_of(input.dtype)) *
+                          static_cast<std::size_t>(size_of(job.output.dtype)));
+  ThreadPool pool(options.threads);
+  if (meta) {
+    run_meta(job, source, pool);
+  } else {
+    run_fused(job, source, pool);
+  }
+  write_npy(options.output, job.output.dtype, job.output.shape, job.output.bytes);
+  tell(fmt::format("run: layer {} of {} (dim {}, hidden {}), part {}, {} {} -> {}, {}, {}: {}computed in {}; {}\n",
+                   options.layer, model.layers(), source.config.dim, source.config.hidden,
+                   options.block ? "block" : "ffn", format_shape(input.shape), name_of(input.dtype),
+                   name_of(job.output.dtype), job.arithmetic, plural(pool.threads(), "thread"),
+                   meta ? "" : fmt::format("packed in {}, ", format_seconds(job.prepare_seconds)),
+                   format_seconds(job.compute_seconds), printable(options.output.string())));
+  return 0;
+}
+
+}  // namespace swiglu::cli

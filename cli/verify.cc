@@ -1,0 +1,259 @@
+// swiglu verify: this machine's fast path against the double-precision oracle, element by element
+// against the bounds the oracle derives, and its bits against themselves.
+// The table shows the relative errors; a cell fails when any element lies outside its own bound.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <cmath>
+
+#include "checks.h"
+#include "commands.h"
+#include "elements.h"
+#include "inputs.h"
+#include "progress.h"
+#include "report.h"
+
+namespace swiglu::cli {
+
+namespace {
+
+constexpr std::uint64_t kSeed = 20240418;
+constexpr std::int64_t kTokens = 4;
+constexpr std::array kMatrices = {"norm", "gate", "up", "z", "down", "out"};
+
+struct Input {
+  std::string name;
+  std::vector<float> h;
+  std::int64_t tokens;
+};
+
+/// One layer in one compute type on one input.
+struct Result {
+  std::string input;
+  std::array<Comparison, kMatrices.size()> matrices;
+  [[nodiscard]] bool good() const {
+    return std::all_of(matrices.begin(), matrices.end(), [](const Comparison& c) { return c.good(); });
+  }
+};
+
+struct LayerReport {
+  std::int64_t layer;
+  Compute compute;
+  Isa isa;
+  std::vector<Result> results;
+  BitsReport bits;
+  [[nodiscard]] bool good() const {
+    return bits.good() && std::all_of(results.begin(), results.end(), [](const Result& r) { return r.good(); });
+  }
+  [[nodiscard]] std::int64_t skipped() const {
+    std::int64_t n = 0;
+    for (const Result& r : results) {
+      for (const Comparison& c : r.matrices) n += c.skipped;
+    }
+    return n;
+  }
+};
+
+std::vector<Input> make_inputs(const VerifyOptions& options, const Checkpoint& model) {
+  const std::int64_t dim = model.config().dim;
+  if (!options.input) {
+    return {{"normal", normal_input(kTokens * dim, kSeed), kTokens},
+            {"heavy-tailed", heavy_tailed_input(kTokens * dim, kSeed + 1), kTokens}};
+  }
+  const Array x = read_npy(*options.input);
+  const std::int64_t tokens = tokens_of(x, *options.input, dim, options.model);
+  if (tokens == 0) {
+    throw Error(ErrorCode::usage, fmt::format("{}: 0 tokens: nothing to verify", printable(options.input->string())));
+  }
+  std::vector<float> h;  // the layer reads f32; what f64 loses on the way is not its error
+  for (const double value : to_doubles(x.dtype, x.bytes)) h.push_back(static_cast<float>(value));
+  return {{printable(options.input->filename().string()), std::move(h), tokens}};
+}
+
+std::vector<Compute> computes_of(const VerifyOptions& options, const LayerSource& source) {
+  if (options.compute != Compute::automatic) return {options.compute};
+  const auto is_bf16 = [](const auto& matrix) { return matrix->dtype() == DType::bf16; };
+  if (is_bf16(source.gate) && is_bf16(source.up) && is_bf16(source.down)) return {Compute::bf16, Compute::f32};
+  return {Compute::f32};
+}
+
+/// The oracle once per input, then every compute type against it.
+std::vector<LayerReport> verify_layer(std::int64_t index, const LayerSource& source, const std::vector<Input>& inputs,
+                                      const VerifyOptions& options, Pools& pools, Meter& meter, std::int64_t& step,
+                                      std::int64_t steps) {
+  std::vector<LayerReport> reports;
+  const Runner runner = pools.all().runner();
+  reference::Request request;
+  request.runner = &runner;
+  const auto doing = [&](const std::string& what) {
+    meter.label(fmt::format("layer {}: {}", index, what));
+    meter.update(step, steps);
+  };
+  std::vector<std::vector<double>> doubles;
+  std::vector<reference::Trace> exact;
+  for (const Input& input : inputs) {
+    doing(fmt::format("the oracle, {} input", input.name));
+    doubles.emplace_back(input.h.begin(), input.h.end());
+    exact.push_back(reference::run(source, doubles.back(), input.tokens, request));
+  }
+  for (const Compute compute : computes_of(options, source)) {
+    Options layer_options;
+    layer_options.compute = compute;
+    doing("packing");
+    const FeedForward layer(source, pools.all(), layer_options);
+    reports.push_back({index, compute, layer.info().isa, {}, {}});
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const Input& input = inputs[i];
+      doing(fmt::format("{} against its bounds, {} input", name_of(compute), input.name));
+      const auto bound = reference::bound(source, exact[i], doubles[i], input.tokens, compute, request);
+      const std::int64_t dim = source.config.dim;
+      const LayerTrace fast = layer.trace(view_f32(input.h.data(), input.tokens, dim));
+      std::vector<float> out(input.h.size());
+      run_rows(layer, input.h, out, 0, input.tokens);
+      reports.back().results.push_back(
+          {input.name,
+           {compare(fast.norm, exact[i].norm, bound.norm), compare(fast.gate, exact[i].gate, bound.gate),
+            compare(fast.up, exact[i].up, bound.up), compare(fast.z, exact[i].z, bound.z),
+            compare(fast.down, exact[i].down, bound.down), compare(out, exact[i].out, bound.out)}});
+    }
+  }
+  std::vector<float> all;
+  std::int64_t tokens = 0;
+  for (const Input& input : inputs) {
+    all.insert(all.end(), input.h.begin(), input.h.end());
+    tokens += input.tokens;
+  }
+  for (LayerReport& report : reports) {
+    report.bits = check_bits(source, report.compute, pools, all, tokens, doing);
+  }
+  ++step;
+  return reports;
+}
+
+std::string show_table(const std::vector<LayerReport>& reports) {
+  Table table;
+  table.column("layer");
+  table.column("compute", Table::Align::left);
+  table.column("input", Table::Align::left);
+  table.column("", Table::Align::left);
+  for (const char* name : kMatrices) table.column(name);
+  table.column("same bits");
+  table.column("", Table::Align::left);
+  for (const LayerReport& report : reports) {
+    bool first = true;
+    for (const Result& result : report.results) {
+      std::vector<std::string> errors{first ? std::to_string(report.layer) : "", first ? name_of(report.compute) : "",
+                                      result.input, "error"};
+      std::vector<std::string> bounds{"", "", "", "bound"};
+      for (const Comparison& c : result.matrices) {
+        errors.push_back((c.good() ? "" : "✗ ") + format_error(c.error));
+        bounds.push_back(format_error(c.bound));
+      }
+      errors.push_back(first ? fmt::format("{}/{}", report.bits.equal, report.bits.runs) : "");
+      errors.emplace_back(result.good() && (!first || report.bits.good()) ? "✓" : "✗");
+      table.row(std::move(errors));
+      table.row(std::move(bounds));
+      first = false;
+    }
+  }
+  return table.text();
+}
+
+std::string show_failures(const std::vector<LayerReport>& reports) {
+  std::string text;
+  for (const LayerReport& report : reports) {
+    const std::string where =
+        fmt::format("{} layer {}, compute {}", mark(false), report.layer, name_of(report.compute));
+    for (const Result& result : report.results) {
+      for (std::size_t m = 0; m < kMatrices.size(); ++m) {
+        const Comparison& c = result.matrices[m];
+        if (c.good()) continue;
+        text += fmt::format("{}, {} input, {}: {} of {} elements outside their bound\n", where, result.input,
+                            kMatrices[m], c.outside, c.elements);
+      }
+    }
+    for (const std::string& how : report.bits.different) text += fmt::format("{}: other bits with {}\n", where, how);
+  }
+  return text;
+}
+
+std::string show_json(const VerifyOptions& options, const Checkpoint& model, const std::vector<LayerReport>& reports,
+                      int threads, bool good) {
+  Json json;
+  json.object().field("schema_version", 1).field("command", "verify").field("model", options.model.string());
+  json.field("dim", model.config().dim).field("hidden", model.config().hidden).field("eps", model.config().eps);
+  json.field("threads", threads).field("pass", good);
+  if (!options.input) json.field("seed", kSeed);
+  json.list("notes", model.notes()).key("layers").array();
+  for (const LayerReport& report : reports) {
+    json.object().field("layer", report.layer).field("compute", name_of(report.compute));
+    json.field("isa", name_of(report.isa)).field("pass", report.good()).key("inputs").array();
+    for (const Result& result : report.results) {
+      json.object().field("input", result.input).field("pass", result.good());
+      for (std::size_t m = 0; m < kMatrices.size(); ++m) {
+        const Comparison& c = result.matrices[m];
+        json.key(kMatrices[m]).object().field("relative_error", c.error).field("relative_bound", c.bound);
+        json.field("elements", c.elements).field("skipped", c.skipped).field("outside_bound", c.outside);
+        json.field("pass", c.good()).end();
+      }
+      json.end();
+    }
+    json.end().key("bits").object().field("runs", report.bits.runs).field("equal", report.bits.equal);
+    json.list("isas", report.bits.isas).list("threads", report.bits.threads);
+    json.list("different", report.bits.different).field("scalar_once", report.bits.scalar_once);
+    json.field("pass", report.bits.good()).end().end();
+  }
+  return json.end().end().text();
+}
+
+}  // namespace
+
+int verify(const VerifyOptions& options) {
+  const Checkpoint model = Checkpoint::open(options.model);
+  if (model.layers() == 0) {
+    throw Error(ErrorCode::not_found, fmt::format("{}: no feed-forward layer", printable(options.model.string())));
+  }
+  const std::vector<Input> inputs = make_inputs(options, model);
+  Pools pools(options.threads);
+  const std::int64_t first = options.layer.value_or(0);
+  const std::int64_t last = options.layer ? first + 1 : model.layers();
+  std::vector<LayerReport> reports;
+  const Stopwatch watch;
+  {
+    Meter meter("verifying");
+    std::int64_t step = 0;
+    for (std::int64_t i = first; i < last; ++i) {
+      auto layer = verify_layer(i, model.layer(i), inputs, options, pools, meter, step, last - first);
+      std::move(layer.begin(), layer.end(), std::back_inserter(reports));
+    }
+  }
+  const bool good = std::all_of(reports.begin(), reports.end(), [](const LayerReport& r) { return r.good(); });
+  const int threads = pools.all().threads();
+  if (options.json) {
+    say(show_json(options, model, reports, threads, good));
+    return good ? 0 : 1;
+  }
+  say(fmt::format("{}\n", headline(fmt::format("{}: {}, dim {}, hidden {}, eps {}", printable(options.model.string()),
+                                               plural(model.layers(), "layer"), model.config().dim,
+                                               model.config().hidden, model.config().eps))));
+  const BitsReport& bits = reports.front().bits;
+  say(fmt::format("errors: {} against the double-precision oracle, relative L2, on {} per input\n",
+                  name_of(reports.front().isa), plural(inputs.front().tokens, "token")));
+  say(fmt::format("bits:   {}; {} threads; all at once, one by one, uneven split{}\n\n", fmt::join(bits.isas, ", "),
+                  fmt::join(bits.threads, ", "), bits.scalar_once ? "; scalar in one combination" : ""));
+  say(show_table(reports) + "\n");
+  for (const std::string& note : model.notes()) say(fmt::format("note: {}\n", note));
+  std::int64_t skipped = 0;
+  for (const LayerReport& report : reports) skipped += report.skipped();
+  if (skipped > 0) {
+    say(fmt::format("note: {} where weights or input are NaN or Inf took no part\n", plural(skipped, "element")));
+  }
+  say(show_failures(reports));
+  say(good ? fmt::format("{} every element within its bound, every run the same bits ({})\n", mark(true),
+                         format_seconds(watch.seconds()))
+           : fmt::format("{} this machine does not compute what it should: please report it\n", mark(false)));
+  return good ? 0 : 1;
+}
+
+}  // namespace swiglu::cli
