@@ -26,7 +26,7 @@ struct Trace {
 struct Request {
   Numerics numerics = Numerics::exact;
   bool block = true;                       ///< false: the input is already normalised, no residual
-  std::span<const std::int64_t> outputs;   ///< which outputs of down to compute, ascending; empty: all
+  std::span<const std::int64_t> outputs = {};  ///< which outputs of down to compute, ascending; empty: all
   const Runner* runner = nullptr;          ///< rows of the weights are spread over it; null: one thread
 };
 

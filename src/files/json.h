@@ -1,5 +1,6 @@
 // JSON as untrusted text: a small tree that keeps what matters for safety. Duplicate keys, bad UTF-8,
-// anything after the value, nesting beyond the limit and numbers that do not fit are errors (format).
+// anything after the value, nesting beyond the limit, more than a million keys and values and numbers
+// beyond a double are errors (format).
 #pragma once
 
 #include <cstdint>
@@ -8,15 +9,17 @@
 #include <utility>
 #include <vector>
 
+#include "files/source.h"
+
 namespace swiglu::files {
 
 struct Json {
   enum class Kind : std::uint8_t { null, boolean, integer, real, string, array, object };
   Kind kind = Kind::null;
   bool boolean = false;
-  bool negative = false;            ///< of an integer: its value is -magnitude
-  std::uint64_t magnitude = 0;      ///< of an integer: a JSON number without point or exponent
-  double real = 0;                  ///< of a number of either kind, correctly rounded
+  bool negative = false;        ///< of an integer: its value is -magnitude
+  std::uint64_t magnitude = 0;  ///< of an integer: a JSON number without point or exponent
+  double real = 0;              ///< of a number of either kind, correctly rounded
   std::string string;
   std::vector<Json> array;
   std::vector<std::pair<std::string, Json>> object;  ///< in file order, keys unescaped and unique
@@ -29,11 +32,14 @@ struct Json {
 
 struct JsonRules {
   int max_depth = 64;
-  bool leading_space = true;   ///< white space before the value
+  bool leading_space = true;      ///< white space before the value
   bool python_constants = false;  ///< NaN, Infinity, -Infinity, as Python writes them
 };
 
 /// `where` begins error texts: the file, escaped.
 [[nodiscard]] Json parse_json(std::string_view text, const JsonRules& rules, const std::string& where);
+
+/// A whole file as JSON; refused (format) if it is larger than `max_bytes`, before anything is allocated.
+[[nodiscard]] Json read_json(const File& file, const JsonRules& rules, std::uint64_t max_bytes);
 
 }  // namespace swiglu::files

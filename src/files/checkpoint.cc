@@ -1,0 +1,184 @@
+// The opened checkpoint: which format a path holds, by its content, and what the front door tells of
+// it. Also the two steps that every format shares: how a fault is reported, and how a stored tensor
+// becomes a matrix. Knows the formats by their open_ functions only.
+#include "files/checkpoint.h"
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/cpu.h"
+#include "base/dtype.h"
+#include "base/text.h"
+
+namespace swiglu {
+
+struct Checkpoint::Impl {
+  files::Contents contents;
+};
+
+namespace files {
+namespace {
+
+struct FolderContents {
+  bool config = false;        // config.json
+  bool params = false;        // params.json
+  bool safetensors = false;   // some *.safetensors, or the index of such files
+  bool consolidated = false;  // some consolidated.*.pth
+};
+
+FolderContents look_into(const std::filesystem::path& folder) {
+  FolderContents found;
+  std::error_code error;
+  std::filesystem::directory_iterator entries(folder, error);
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    const std::string name = entries->path().filename().string();
+    found.config |= name == "config.json";
+    found.params |= name == "params.json";
+    found.safetensors |= name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
+    found.consolidated |= name.starts_with("consolidated.") && name.ends_with(".pth");
+  }
+  if (error) {
+    throw Error(ErrorCode::io,
+                fmt::format("{}: cannot list the folder: {}", escaped(folder.string()), error.message()));
+  }
+  return found;
+}
+
+// Mistral publishes both kinds side by side; the Hugging Face files come first then, because their
+// config.json says more than params.json.
+Contents open_folder(const std::filesystem::path& folder, const OpenOptions& options) {
+  const FolderContents found = look_into(folder);
+  const bool meta = found.params || found.consolidated;
+  if (found.safetensors && (found.config || !(found.params && found.consolidated))) {
+    return open_huggingface(folder, options);
+  }
+  if (meta) return open_meta(folder, options);
+  if (found.config) return open_huggingface(folder, options);
+  throw Error(
+      ErrorCode::not_found,
+      fmt::format("{}: no checkpoint in this folder: expected config.json with model.safetensors, or params.json "
+                  "with consolidated.00.pth",
+                  escaped(folder.string())));
+}
+
+Contents open_file(const std::filesystem::path& path, const OpenOptions& options) {
+  auto file = std::make_shared<const File>(path);
+  const std::string kind = describe_contents(*file);
+  if (kind.starts_with("a zip") || kind.starts_with("a bare pickle") || kind.starts_with("a tar")) {
+    return open_pth(std::move(file), options);
+  }
+  if (kind.starts_with("a GGUF")) {
+    throw Error(ErrorCode::unsupported, fmt::format("{}: {}, which is not supported", escaped(path.string()), kind));
+  }
+  return open_safetensors(std::move(file), options);
+}
+
+void check_options(const OpenOptions& options) {
+  // A float holds eps in the sublayer; what it rounds to zero would divide by zero.
+  if (options.eps && !(static_cast<float>(*options.eps) > 0 && *options.eps < 1e30)) {
+    throw Error(ErrorCode::usage, fmt::format("eps: expected a small positive number, found {}", *options.eps));
+  }
+  if (options.hidden && *options.hidden <= 0) {
+    throw Error(ErrorCode::usage, fmt::format("hidden: expected a positive number, found {}", *options.hidden));
+  }
+}
+
+// Apart from its caller, which sets the floating-point mode: denormals must survive.
+[[gnu::noinline]] void widen(const std::byte* stored, DType dtype, std::vector<float>& out) {
+  for (std::size_t k = 0; k < out.size(); ++k) {
+    const auto i = static_cast<std::int64_t>(k);
+    store_double(out.data(), DType::f32, i, load_double(stored, dtype, i));
+  }
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+
+}  // namespace
+
+void report(Contents& contents, const OpenOptions& options, Error fault) {
+  if (!options.collect_problems) throw fault;
+  contents.problems.push_back(fault.text());
+}
+
+std::shared_ptr<const TensorSource> matrix_source(const std::string& name, const StoredTensor& tensor,
+                                                  std::int64_t rows, std::int64_t cols) {
+  const auto fail = [&](ErrorCode code, const std::string& expected, const std::string& found) {
+    throw Error(code, fmt::format("{}: tensor {}: expected {}, found {}", escaped(tensor.file->name()), escaped(name),
+                                  expected, found));
+  };
+  std::vector<std::int64_t> wanted;
+  if (rows != 1) wanted.push_back(rows);
+  wanted.push_back(cols);
+  if (tensor.shape != wanted && !(rows == 1 && tensor.shape == std::vector<std::int64_t>{1, cols})) {
+    fail(ErrorCode::shape, "shape " + shape_text(wanted), shape_text(tensor.shape));
+  }
+  if (!tensor.dtype) {
+    fail(ErrorCode::unsupported, "type F32, F16, BF16 or F64", escaped(tensor.dtype_name));
+  }
+  FileMatrix matrix;
+  matrix.file = tensor.file;
+  matrix.offset = tensor.offset;
+  matrix.dtype = *tensor.dtype;
+  matrix.rows = rows;
+  matrix.cols = cols;
+  matrix.col_stride = tensor.strides.back();
+  matrix.row_stride = tensor.shape.size() == 2 ? tensor.strides.front() : cols;
+  return make_source(name, std::move(matrix));
+}
+
+}  // namespace files
+
+Checkpoint::Checkpoint(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
+Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
+Checkpoint::~Checkpoint() = default;
+
+Checkpoint Checkpoint::open(const std::filesystem::path& path, const OpenOptions& options) {
+  files::check_options(options);
+  std::error_code ignored;
+  const bool folder = std::filesystem::is_directory(path, ignored);
+  auto impl = std::make_unique<Impl>();
+  impl->contents = folder ? files::open_folder(path, options) : files::open_file(path, options);
+  return Checkpoint(std::move(impl));
+}
+
+const std::string& Checkpoint::format() const noexcept { return impl_->contents.format; }
+const std::string& Checkpoint::family() const noexcept { return impl_->contents.family; }
+std::int64_t Checkpoint::layers() const noexcept { return std::ssize(impl_->contents.layers); }
+const FfnConfig& Checkpoint::config() const noexcept { return impl_->contents.config; }
+std::int64_t Checkpoint::shards() const noexcept { return impl_->contents.shards; }
+std::uint64_t Checkpoint::size_bytes() const noexcept { return impl_->contents.size_bytes; }
+const std::vector<TensorInfo>& Checkpoint::tensors() const noexcept { return impl_->contents.tensors; }
+const std::vector<std::string>& Checkpoint::notes() const noexcept { return impl_->contents.notes; }
+const std::vector<std::string>& Checkpoint::problems() const noexcept { return impl_->contents.problems; }
+
+LayerSource Checkpoint::layer(std::int64_t i) const {
+  const auto& layers = impl_->contents.layers;
+  if (layers.empty()) {
+    throw Error(ErrorCode::usage, fmt::format("layer {} is out of range: the checkpoint has no layers", i));
+  }
+  if (i < 0 || i >= std::ssize(layers)) {
+    throw Error(ErrorCode::usage,
+                fmt::format("layer {} is out of range: the checkpoint has layers 0 to {}", i, layers.size() - 1));
+  }
+  const files::LayerParts& parts = layers[static_cast<std::size_t>(i)];
+  if (parts.fault) throw *parts.fault;
+  LayerSource out;
+  out.config = impl_->contents.config;
+  out.gate = parts.gate;
+  out.up = parts.up;
+  out.down = parts.down;
+  const DType dtype = parts.norm->dtype();
+  const std::int64_t dim = parts.norm->cols();
+  std::vector<std::byte> stored(static_cast<std::size_t>(dim * size_of(dtype)));
+  parts.norm->read(0, 1, 0, dim, stored.data());
+  out.norm.resize(static_cast<std::size_t>(dim));
+  const FloatMode exact(FloatMode::kExact);
+  files::widen(stored.data(), dtype, out.norm);
+  return out;
+}
+
+}  // namespace swiglu

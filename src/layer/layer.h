@@ -1,0 +1,52 @@
+// The packed sublayer and its workspace: what FeedForward holds behind its door.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/kernel.h"
+#include "layer/groups.h"
+#include "layer/matmul.h"
+#include "swiglu/swiglu.hpp"
+#include "weights/weights.h"
+
+namespace swiglu {
+
+struct FeedForward::Impl {
+  FeedForwardInfo info{};
+  const kernels::Table* table = nullptr;
+  Runner runner{};
+  Reducer* reducer = nullptr;
+  layer::GroupRange groups;
+  std::vector<layer::Subtree> subtrees;
+  std::int64_t local_hidden = 0;        ///< hidden units of the owned groups
+  kernels::Product gate_up_product{};
+  kernels::Product down_product{};
+  weights::PackedMatrix gate_up;
+  weights::PackedMatrix down;
+  std::vector<float> norm;
+
+  Impl(const LayerSource& source, Runner runner_in, const Options& options);
+
+  /// Offsets of a block's areas in the workspace; every area 64-byte aligned.
+  struct Areas {
+    std::int64_t input_row_bytes;
+    std::int64_t z_row_bytes;
+    std::int64_t z_at;
+    std::int64_t partial_at;
+    std::int64_t root_at;
+    std::int64_t bytes;
+  };
+  static constexpr std::int64_t kBlockRows = 256;
+  [[nodiscard]] layer::Plan plan() const;
+  [[nodiscard]] Areas areas(std::int64_t tokens) const;
+
+  /// Checks arguments, then runs blocks of rows. `trace` null or for all tokens.
+  void run(const char* call, const TensorView& h, const MutableTensorView& out, std::span<std::byte> workspace,
+           bool block, LayerTrace* trace) const;
+  void run_block(const layer::Plan& plan, const Areas& at, const TensorView& h, const MutableTensorView& out,
+                 std::int64_t row0, std::int64_t rows, std::byte* memory, bool block, LayerTrace* trace) const;
+};
+
+}  // namespace swiglu

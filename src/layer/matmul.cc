@@ -1,0 +1,123 @@
+// The phases of matmul.h. Which task computes what never changes a bit: every output is one chain of
+// additions inside one kernel call, and group sums are combined in the fixed tree.
+#include "layer/matmul.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace swiglu::layer {
+namespace {
+
+using kernels::kLanes;
+using kernels::kMaxTileRows;
+using kernels::kPanel;
+
+// Enough parts to balance a few dozen threads, few enough that each starts seldom.
+constexpr std::int64_t kMaxParts = 64;
+
+kernels::Elem elem(DType type) { return static_cast<kernels::Elem>(type); }
+
+const std::byte* row_of(const TensorView& view, std::int64_t row, std::int64_t col) {
+  return static_cast<const std::byte*>(view.data) + (row * view.stride + col) * size_of(view.dtype);
+}
+std::byte* row_of(const MutableTensorView& view, std::int64_t row, std::int64_t col) {
+  return static_cast<std::byte*>(view.data) + (row * view.stride + col) * size_of(view.dtype);
+}
+
+// Finishes columns [col, col + n) of one row from `sum`.
+void finish_row(const Plan& plan, const float* sum, const TensorView& residual, const MutableTensorView& out,
+                std::int64_t row, std::int64_t col, std::int64_t n) {
+  const void* h = residual.data == nullptr ? nullptr : row_of(residual, row, col);
+  plan.table->row_out(
+      {sum, h, row_of(out, row, col), n, elem(residual.dtype), elem(out.dtype), plan.round});
+}
+
+}  // namespace
+
+void InputPhase::run(const Plan& plan) const {
+  const std::int64_t k = source.cols;
+  const std::int64_t padded = out.row_bytes / bytes_per_k(plan.pairs);
+  const auto width = static_cast<float>(k);
+  const auto epsilon = static_cast<float>(eps);
+  run_parts(plan, tiling.tiles, kMaxParts, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      for (int r = 0; r < tiling.rows_of(t); ++r) {
+        plan.table->row_in({row_of(source, row0 + tiling.start(t) + r, 0), elem(source.dtype), k, padded, norm, width,
+                            epsilon, out.tile(tiling, t), r, tiling.rows_of(t), plan.round});
+      }
+    }
+  });
+}
+
+void GateUpPhase::run(const Plan& plan) const {
+  const auto& kernels = plan.table->product[static_cast<int>(product)];
+  const std::int64_t panel_bytes = kLanes * bytes_per_k(plan.pairs);  // of one row of z
+  run_parts(plan, weights.panels(), kMaxParts, [&](std::int64_t begin, std::int64_t end) {
+    alignas(64) float sum[kMaxTileRows * kPanel];
+    for (std::int64_t panel = begin; panel < end; ++panel) {
+      const std::int64_t unit = panel * kLanes;
+      const auto valid = static_cast<int>(std::min<std::int64_t>(kLanes, hidden - unit));
+      for (std::int64_t t = 0; t < tiling.tiles; ++t) {
+        const int rows = tiling.rows_of(t);
+        kernels.matmul[rows]({in.tile(tiling, t), weights.piece(panel, 0), sum, weights.steps(0)});
+        plan.table->gate_up[plan.pairs ? 1 : 0](
+            {sum, out.tile(tiling, t) + panel * panel_bytes * rows, rows, valid, plan.round});
+        if (trace == nullptr) continue;
+        for (int r = 0; r < rows; ++r) {
+          const std::int64_t at = (tiling.start(t) + r) * hidden + unit;
+          std::memcpy(trace->gate + at, sum + r * kPanel, static_cast<std::size_t>(valid) * sizeof(float));
+          std::memcpy(trace->up + at, sum + r * kPanel + kLanes, static_cast<std::size_t>(valid) * sizeof(float));
+        }
+      }
+    }
+  });
+}
+
+void DownPhase::run(const Plan& plan) const {
+  const auto& kernels = plan.table->product[static_cast<int>(product)];
+  const std::int64_t step_k = weights::k_per_step(product);
+  run_parts(plan, weights.panels(), kMaxParts, [&](std::int64_t begin, std::int64_t end) {
+    // A binary counter of subtree sums: equal neighbours join, so at most log2(16) + 1 wait at once.
+    alignas(64) float stack[5][kMaxTileRows * kPanel];
+    int sizes[5] = {};
+    for (std::int64_t panel = begin; panel < end; ++panel) {
+      const std::int64_t col = panel * kPanel;
+      const std::int64_t n = std::min<std::int64_t>(kPanel, dim - col);
+      for (std::int64_t t = 0; t < tiling.tiles; ++t) {
+        const int rows = tiling.rows_of(t);
+        const std::byte* activations = in.tile(tiling, t);
+        std::int64_t piece = 0;
+        for (std::size_t s = 0; s < subtrees.size(); ++s) {
+          int depth = 0;
+          for (int g = 0; g < subtrees[s].groups; ++g, ++piece) {
+            kernels.matmul[rows]({activations, weights.piece(panel, piece), stack[depth], weights.steps(piece)});
+            activations += weights.steps(piece) * step_k * bytes_per_k(plan.pairs) * rows;
+            sizes[depth++] = 1;
+            while (depth >= 2 && sizes[depth - 2] == sizes[depth - 1]) {
+              plan.table->add(stack[depth - 2], stack[depth - 2], stack[depth - 1], std::int64_t{rows} * kPanel);
+              sizes[depth - 2] *= 2;
+              --depth;
+            }
+          }
+          for (int r = 0; r < rows; ++r) {
+            const std::int64_t row = tiling.start(t) + r;
+            if (partial == nullptr) {
+              finish_row(plan, stack[0] + r * kPanel, residual, out, row, col, n);
+            } else {
+              std::memcpy(partial + (static_cast<std::int64_t>(s) * tiling.rows + row) * dim + col,
+                          stack[0] + r * kPanel, static_cast<std::size_t>(n) * sizeof(float));
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+void OutputPhase::run(const Plan& plan) const {
+  run_parts(plan, rows, kMaxParts, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) finish_row(plan, root + r * dim, residual, out, r, 0, dim);
+  });
+}
+
+}  // namespace swiglu::layer
