@@ -38,8 +38,8 @@ struct CheckpointRecipe {
   CheckpointFormat format = CheckpointFormat::huggingface;
   FfnConfig config;
   std::int64_t layers = 1;
-  int shards = 1;            ///< meta: must divide hidden; huggingface: whole tensors, at most one per file
-  DType dtype = DType::bf16; ///< of all tensors
+  int shards = 1;             ///< meta: must divide hidden; huggingface: whole tensors, at most one per file
+  DType dtype = DType::bf16;  ///< of all tensors
   /// Meta's params.json when the width follows a recipe; hidden_dim is written when it does not.
   std::int64_t multiple_of = 256;
   std::optional<double> multiplier;

@@ -17,27 +17,33 @@ enum class Numerics : std::uint8_t { exact, meta };
 
 /// Every intermediate, [tokens, …] dense.
 struct Trace {
-  std::vector<double> norm;          ///< [tokens, dim]
-  std::vector<double> gate, up, z;   ///< [tokens, hidden]
-  std::vector<double> down;          ///< [tokens, outputs]: the sublayer without the residual
-  std::vector<double> out;           ///< [tokens, outputs]: with it (equal to down for part ffn)
+  std::vector<double> norm;         ///< [tokens, dim]
+  std::vector<double> gate, up, z;  ///< [tokens, hidden]
+  std::vector<double> down;         ///< [tokens, outputs]: the sublayer without the residual
+  std::vector<double> out;          ///< [tokens, outputs]: with it (equal to down for part ffn)
 };
 
 struct Request {
   Numerics numerics = Numerics::exact;
-  bool block = true;                       ///< false: the input is already normalised, no residual
+  bool block = true;                           ///< false: the input is already normalised, no residual
   std::span<const std::int64_t> outputs = {};  ///< which outputs of down to compute, ascending; empty: all
-  const Runner* runner = nullptr;          ///< rows of the weights are spread over it; null: one thread
+  const Runner* runner = nullptr;              ///< rows of the weights are spread over it; null: one thread
+  /// Not null: each stage starts from these intermediates of a fast path instead of the oracle's own, and
+  /// bound() bounds that stage alone. (Bounds chained through all stages are larger than the values
+  /// themselves for wide layers in bf16 compute; those of one stage notice one ordinary missing term.)
+  const LayerTrace* from = nullptr;
 };
 
 /// `h` is [tokens, dim] dense. Reads the weights row by row through the layer's sources: about
-/// 6 * tokens * dim * hidden double operations, and one row of weights in memory per thread.
+/// 6 * tokens * dim * hidden double operations, and about 1 MiB of weights in memory per thread.
 [[nodiscard]] Trace run(const LayerSource& layer, std::span<const double> h, std::int64_t tokens,
                         const Request& request = {});
 
-/// Element-wise bounds on |fast - exact| of each intermediate, valid for any data without NaN, Inf,
-/// overflow or underflow: derived in reference/bound.cc from the order of addition that
-/// docs/design.md fixes, assuming nothing about how rounding errors are distributed.
+/// Element-wise bounds on |fast - exact| of each intermediate, valid for any data without NaN, Inf or
+/// overflow (denormals are allowed for); `request` as it was for run(). They are derived in
+/// reference/bound.cc from the order of addition that docs/design.md fixes, assuming nothing about how
+/// rounding errors are distributed. `out` is the float output, before any conversion to a narrower type;
+/// infinity where there is no bound.
 struct Bound {
   std::vector<double> norm, gate, up, z, down, out;
 };

@@ -110,8 +110,7 @@ class TensorSource {
   /// Copies rows [row0, row0+rows) × columns [col0, col0+cols), all inside the matrix, to `dst` as
   /// rows * cols elements of dtype(), row-major and dense. Called from several threads at once.
   /// Throws Error (io when bytes that were there at opening are gone).
-  virtual void read(std::int64_t row0, std::int64_t rows, std::int64_t col0, std::int64_t cols,
-                    void* dst) const = 0;
+  virtual void read(std::int64_t row0, std::int64_t rows, std::int64_t col0, std::int64_t cols, void* dst) const = 0;
 
  private:
   std::string name_;
@@ -147,7 +146,7 @@ struct Preset {
   std::int64_t multiple_of;
   std::optional<double> multiplier;
   double eps;
-  int shards;             ///< consolidated.NN.pth files in Meta's release
+  int shards;  ///< consolidated.NN.pth files in Meta's release
   [[nodiscard]] FfnConfig config() const { return {dim, ffn_width(dim, multiple_of, multiplier), eps}; }
 };
 [[nodiscard]] std::span<const Preset> presets();
@@ -232,10 +231,10 @@ struct OpenOptions {
 
 /// One feed-forward matrix or norm vector as stored, for inspection.
 struct TensorInfo {
-  std::string name;   ///< as in the file
-  std::string role;   ///< "gate", "up", "down" or "norm"
+  std::string name;  ///< as in the file
+  std::string role;  ///< "gate", "up", "down" or "norm"
   std::int64_t layer;
-  std::string dtype;  ///< the file's own name for it
+  std::string dtype;                ///< the file's own name for it
   std::vector<std::int64_t> shape;  ///< merged over shards
   std::vector<std::string> files;   ///< file names without directory, in shard order
 };
@@ -250,12 +249,12 @@ class Checkpoint {
   Checkpoint& operator=(Checkpoint&&) noexcept;
   ~Checkpoint();
 
-  [[nodiscard]] const std::string& format() const noexcept;   ///< "huggingface", "safetensors", "meta"
-  [[nodiscard]] const std::string& family() const noexcept;   ///< "llama", "mistral", …; "" if unknown
-  [[nodiscard]] std::int64_t layers() const noexcept;         ///< with a complete feed-forward
+  [[nodiscard]] const std::string& format() const noexcept;  ///< "huggingface", "safetensors", "meta"
+  [[nodiscard]] const std::string& family() const noexcept;  ///< "llama", "mistral", …; "" if unknown
+  [[nodiscard]] std::int64_t layers() const noexcept;        ///< with a complete feed-forward
   [[nodiscard]] const FfnConfig& config() const noexcept;
-  [[nodiscard]] std::int64_t shards() const noexcept;         ///< weight files
-  [[nodiscard]] std::uint64_t size_bytes() const noexcept;    ///< of those files
+  [[nodiscard]] std::int64_t shards() const noexcept;       ///< weight files
+  [[nodiscard]] std::uint64_t size_bytes() const noexcept;  ///< of those files
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const noexcept;
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept;
   [[nodiscard]] const std::vector<std::string>& problems() const noexcept;
@@ -289,8 +288,8 @@ enum class Compute : std::uint8_t { automatic = 0, f32 = 1, bf16 = 2 };
 
 struct Options {
   Compute compute = Compute::automatic;
-  Isa isa = Isa::automatic;      ///< automatic: SWIGLU_ISA if set, else the best this machine has
-  Reducer* reducer = nullptr;    ///< not owned; this layer then packs only its rank's groups
+  Isa isa = Isa::automatic;    ///< automatic: SWIGLU_ISA if set, else the best this machine has
+  Reducer* reducer = nullptr;  ///< not owned; this layer then packs only its rank's groups
   /// Called from packing threads with (bytes packed so far, bytes in all); must be quick.
   void (*progress)(void* ctx, std::int64_t done, std::int64_t total) = nullptr;
   void* progress_ctx = nullptr;
@@ -301,7 +300,7 @@ struct FeedForwardInfo {
   FfnConfig config;
   Isa isa;
   Compute compute;
-  const char* storage;          ///< "plain f32", "plain bf16" or "plain f16" (gate and up)
+  const char* storage;  ///< "plain f32", "plain bf16" or "plain f16" (gate and up)
   const char* down_storage;
   std::int64_t packed_bytes;
   double bits_per_weight;
@@ -309,9 +308,9 @@ struct FeedForwardInfo {
 
 /// Every intermediate of the sublayer, as floats, [tokens, …] dense. NaN is the canonical one.
 struct LayerTrace {
-  std::vector<float> norm;  ///< n as the gate/up products read it (rounded in bf16 compute)
+  std::vector<float> norm;         ///< n as the gate/up products read it (rounded in bf16 compute)
   std::vector<float> gate, up, z;  ///< [tokens, hidden]; z as the down product reads it
-  std::vector<float> down;  ///< [tokens, dim], before the residual
+  std::vector<float> down;         ///< [tokens, dim], before the residual
 };
 
 /// The packed sublayer. Immutable after construction: any number of threads may call it at once,

@@ -39,7 +39,7 @@ std::uint16_t f16_from_float(float value) noexcept {
   const std::uint32_t magnitude = bits & 0x7fffffffU;
   if (magnitude > 0x7f800000U) return static_cast<std::uint16_t>(sign | 0x7e00U | ((bits >> 13) & 0x3ffU));
   if (magnitude >= 0x47800000U) return static_cast<std::uint16_t>(sign | 0x7c00U);  // >= 65536
-  if (magnitude >= 0x38800000U) {                                                  // a normal half
+  if (magnitude >= 0x38800000U) {                                                   // a normal half
     const std::uint32_t rebased = magnitude - (112U << 23);
     return static_cast<std::uint16_t>(sign | ((rebased + 0xfffU + ((rebased >> 13) & 1U)) >> 13));
   }

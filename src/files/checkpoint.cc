@@ -94,9 +94,13 @@ void check_options(const OpenOptions& options) {
   }
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
-
 }  // namespace
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  constexpr std::size_t kShown = 8;
+  if (shape.size() <= kShown) return fmt::format("[{}]", fmt::join(shape, ", "));
+  return fmt::format("[{}, … {} dimensions]", fmt::join(shape.begin(), shape.begin() + kShown, ", "), shape.size());
+}
 
 void report(Contents& contents, const OpenOptions& options, Error fault) {
   if (!options.collect_problems) throw fault;
@@ -109,14 +113,14 @@ std::shared_ptr<const TensorSource> matrix_source(const std::string& name, const
     throw Error(code, fmt::format("{}: tensor {}: expected {}, found {}", escaped(tensor.file->name()), escaped(name),
                                   expected, found));
   };
+  if (!tensor.dtype) fail(ErrorCode::unsupported, "type F32, F16, BF16 or F64", escaped(tensor.dtype_name));
   std::vector<std::int64_t> wanted;
   if (rows != 1) wanted.push_back(rows);
   wanted.push_back(cols);
   if (tensor.shape != wanted && !(rows == 1 && tensor.shape == std::vector<std::int64_t>{1, cols})) {
-    fail(ErrorCode::shape, "shape " + shape_text(wanted), shape_text(tensor.shape));
-  }
-  if (!tensor.dtype) {
-    fail(ErrorCode::unsupported, "type F32, F16, BF16 or F64", escaped(tensor.dtype_name));
+    const bool transposed = rows != cols && tensor.shape == std::vector<std::int64_t>{cols, rows};
+    fail(ErrorCode::shape, "shape " + shape_text(wanted),
+         shape_text(tensor.shape) + (transposed ? ", transposed" : ""));
   }
   FileMatrix matrix;
   matrix.file = tensor.file;

@@ -31,7 +31,7 @@ struct Json {
 };
 
 struct JsonRules {
-  int max_depth = 64;
+  int max_depth = 64;             ///< also bounds the recursion that destroys a tree: keep it small
   bool leading_space = true;      ///< white space before the value
   bool python_constants = false;  ///< NaN, Infinity, -Infinity, as Python writes them
 };

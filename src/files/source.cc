@@ -21,7 +21,8 @@ std::string system_text(int error) { return std::generic_category().message(erro
 
 class FileSource final : public TensorSource {
  public:
-  FileSource(std::string name, FileMatrix m) : TensorSource(std::move(name), m.dtype, m.rows, m.cols), m_(std::move(m)) {}
+  FileSource(std::string name, FileMatrix m)
+      : TensorSource(std::move(name), m.dtype, m.rows, m.cols), m_(std::move(m)) {}
 
   void read(std::int64_t row0, std::int64_t rows, std::int64_t col0, std::int64_t cols, void* dst) const override {
     auto* out = static_cast<std::byte*>(dst);
@@ -43,7 +44,8 @@ class FileSource final : public TensorSource {
     const std::int64_t inner = along_rows ? rows : cols;
     const std::int64_t inner_stride = along_rows ? m_.row_stride : m_.col_stride;
     const std::int64_t outer_stride = along_rows ? m_.col_stride : m_.row_stride;
-    const std::int64_t per_read = std::max<std::int64_t>(1, kSpanBytes / (item() * std::max<std::int64_t>(1, inner_stride)));
+    const std::int64_t per_read =
+        std::max<std::int64_t>(1, kSpanBytes / (item() * std::max<std::int64_t>(1, inner_stride)));
     std::vector<std::byte> span;
     const std::int64_t first = row0 * m_.row_stride + col0 * m_.col_stride;
     for (std::int64_t o = 0; o < outer; ++o) {
@@ -76,8 +78,10 @@ class FileSource final : public TensorSource {
 class JoinedSource final : public TensorSource {
  public:
   JoinedSource(std::string name, std::vector<std::shared_ptr<const TensorSource>> parts, bool by_rows)
-      : TensorSource(std::move(name), parts.front()->dtype(), total(parts, by_rows, true), total(parts, by_rows, false)),
-        parts_(std::move(parts)), by_rows_(by_rows) {}
+      : TensorSource(std::move(name), parts.front()->dtype(), total(parts, by_rows, true),
+                     total(parts, by_rows, false)),
+        parts_(std::move(parts)),
+        by_rows_(by_rows) {}
 
   void read(std::int64_t row0, std::int64_t rows, std::int64_t col0, std::int64_t cols, void* dst) const override {
     auto* out = static_cast<std::byte*>(dst);
@@ -125,7 +129,7 @@ File::File(const std::filesystem::path& path) : path_(path) {
     const auto code = error == ENOENT || error == ENOTDIR ? ErrorCode::not_found : ErrorCode::io;
     throw Error(code, fmt::format("{}: cannot open: {}", escaped(path.string()), system_text(error)));
   }
-  struct stat status {};
+  struct stat status{};
   if (fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(fd_);
     throw Error(ErrorCode::io, fmt::format("{}: not a regular file", escaped(path.string())));
@@ -141,14 +145,15 @@ void File::read(std::uint64_t offset, std::span<std::byte> bytes) const {
     const ssize_t got = pread(fd_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) {
-      throw Error(ErrorCode::io, fmt::format("{}: cannot read {} bytes at {}: {}", escaped(name()), bytes.size(), offset,
-                                             system_text(errno)));
+      throw Error(ErrorCode::io, fmt::format("{}: cannot read {} bytes at {}: {}", escaped(name()), bytes.size(),
+                                             offset, system_text(errno)));
     }
     if (got == 0) {
-      throw Error(ErrorCode::io,
-                  fmt::format("{}: expected {} bytes at {}, found the end of the file after {}: it has become shorter "
-                              "than the {} bytes it had when opened",
-                              escaped(name()), bytes.size(), offset, done, size_));
+      throw Error(
+          ErrorCode::io,
+          fmt::format("{}: expected {} bytes at {}, found the end of the file after {}: it has become shorter "
+                      "than the {} bytes it had when opened",
+                      escaped(name()), bytes.size(), offset, done, size_));
     }
     done += static_cast<std::size_t>(got);
   }
@@ -158,12 +163,14 @@ std::shared_ptr<const TensorSource> make_source(std::string name, FileMatrix mat
   return std::make_shared<FileSource>(std::move(name), std::move(matrix));
 }
 
-std::shared_ptr<const TensorSource> join_rows(std::string name, std::vector<std::shared_ptr<const TensorSource>> parts) {
+std::shared_ptr<const TensorSource> join_rows(std::string name,
+                                              std::vector<std::shared_ptr<const TensorSource>> parts) {
   if (parts.size() == 1) return parts.front();
   return std::make_shared<JoinedSource>(std::move(name), std::move(parts), true);
 }
 
-std::shared_ptr<const TensorSource> join_cols(std::string name, std::vector<std::shared_ptr<const TensorSource>> parts) {
+std::shared_ptr<const TensorSource> join_cols(std::string name,
+                                              std::vector<std::shared_ptr<const TensorSource>> parts) {
   if (parts.size() == 1) return parts.front();
   return std::make_shared<JoinedSource>(std::move(name), std::move(parts), false);
 }
@@ -172,20 +179,22 @@ std::string describe_contents(const File& file) {
   std::string head(static_cast<std::size_t>(std::min<std::uint64_t>(file.size(), 512)), '\0');
   file.read(0, std::as_writable_bytes(std::span(head)));
   std::string lower = head.substr(head.find_first_not_of(" \t\r\n\xef\xbb\xbf") == std::string::npos
-                                      ? 0 : head.find_first_not_of(" \t\r\n\xef\xbb\xbf"));
+                                      ? 0
+                                      : head.find_first_not_of(" \t\r\n\xef\xbb\xbf"));
   std::transform(lower.begin(), lower.end(), lower.begin(),
                  [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
   if (head.empty()) return "an empty file";
   if (lower.starts_with("<!doctype") || lower.starts_with("<html") || lower.starts_with("<?xml")) {
     return "an HTML page (a failed download)";
   }
-  if (head.starts_with("version https://git-lfs")) return "a Git-LFS pointer (run 'git lfs pull' to fetch the weights)";
+  if (head.starts_with("version https://git-lfs"))
+    return "a Git-LFS pointer (run 'git lfs pull' to fetch the weights)";
   if (head.starts_with("PK\x03\x04")) return "a zip archive";
   if (head.starts_with("GGUF")) return "a GGUF file";
   if (head.starts_with("\x93NUMPY")) return "a .npy array";
   if (head.starts_with("\x1f\x8b")) return "a gzip file";
   if (head.starts_with("\x80\x02") || head.starts_with("\x80\x03") || head.starts_with("\x80\x04") ||
-      head.starts_with("\x80\x05")) {
+      head.starts_with("\x80\x05") || head.starts_with("L119547037146038801333356L")) {
     return "a bare pickle (PyTorch's format before 1.6)";
   }
   if (head.size() > 262 && head.substr(257, 5) == "ustar") return "a tar archive";

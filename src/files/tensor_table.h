@@ -15,16 +15,19 @@ namespace swiglu::files {
 
 /// One tensor, validated: all its elements lie inside the file, products do not overflow.
 struct StoredTensor {
-  std::string dtype_name;          ///< as the file spells it: "BF16", "torch.BFloat16Storage"
-  std::optional<DType> dtype;      ///< nullopt: recognised, but not something we compute with
+  std::string dtype_name;      ///< as the file spells it: "BF16", "torch.BFloat16Storage"
+  std::optional<DType> dtype;  ///< nullopt: recognised, but not something we compute with
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;  ///< in elements
-  std::uint64_t offset = 0;        ///< bytes from the start of the file to element 0
+  std::uint64_t offset = 0;           ///< bytes from the start of the file to element 0
   std::shared_ptr<const File> file;
 };
 
 /// Tensor names of one container file.
 using TensorTable = std::map<std::string, StoredTensor, std::less<>>;
+
+/// "[4096, 14336]", for messages; a long shape is cut.
+[[nodiscard]] std::string shape_text(const std::vector<std::int64_t>& shape);
 
 /// Reads and validates a safetensors header (all rules of the format, before any data is used).
 [[nodiscard]] TensorTable read_safetensors(const std::shared_ptr<const File>& file);

@@ -80,8 +80,8 @@ struct V {
   }
 };
 
-#include "kernels/tile.inl"
 #include "kernels/rowwise.inl"
+#include "kernels/tile.inl"
 
 }  // namespace
 

@@ -15,8 +15,8 @@ struct V : V512 {
   static constexpr bool kHasDot = false;
 };
 
-#include "kernels/tile.inl"
 #include "kernels/rowwise.inl"
+#include "kernels/tile.inl"
 
 }  // namespace
 

@@ -19,8 +19,8 @@ struct V : V512 {
   }
 };
 
-#include "kernels/tile.inl"
 #include "kernels/rowwise.inl"
+#include "kernels/tile.inl"
 
 }  // namespace
 

@@ -17,9 +17,9 @@
 
 namespace swiglu::kernels {
 
-inline constexpr int kLanes = 16;         ///< hidden units of a gate/up panel, half a down panel
-inline constexpr int kPanel = 32;         ///< outputs of a panel
-inline constexpr int kMaxTileRows = 14;   ///< the most any kernel takes
+inline constexpr int kLanes = 16;        ///< hidden units of a gate/up panel, half a down panel
+inline constexpr int kPanel = 32;        ///< outputs of a panel
+inline constexpr int kMaxTileRows = 14;  ///< the most any kernel takes
 
 enum class Elem : std::uint8_t { f32 = 0, bf16 = 1, f16 = 2, f64 = 3 };
 
@@ -45,44 +45,44 @@ using Matmul = void (*)(const Tile&);
 /// Reads one row, normalises it if asked, rounds it to the compute type, and writes it as row
 /// `row` of a tile of `rows`.
 struct RowIn {
-  const void* source;       ///< [k] of type `type`, any alignment
+  const void* source;  ///< [k] of type `type`, any alignment
   Elem type;
   std::int64_t k;
-  std::int64_t padded_k;    ///< k .. padded_k are written as +0
-  const float* norm;        ///< [k], or null: no normalisation
-  float dim;                ///< k as float
+  std::int64_t padded_k;  ///< k .. padded_k are written as +0
+  const float* norm;      ///< [k], or null: no normalisation
+  float dim;              ///< k as float
   float eps;
   void* tile;
   int row;
   int rows;
-  bool round;               ///< bf16 compute
+  bool round;  ///< bf16 compute
 };
 
 /// z = silu(gate) * up for one panel of hidden units, written to the down product's tile.
 struct GateUp {
-  const float* sum;         ///< [rows][32]: 16 gates, 16 ups
-  void* tile;               ///< the z tile at this panel's first k
+  const float* sum;  ///< [rows][32]: 16 gates, 16 ups
+  void* tile;        ///< the z tile at this panel's first k
   int rows;
-  int valid;                ///< hidden units that exist; the others are stored as +0
-  bool round;               ///< bf16 compute
+  int valid;   ///< hidden units that exist; the others are stored as +0
+  bool round;  ///< bf16 compute
 };
 
 /// out = (sum + 0) + residual for one row of one down panel, converted to the output's type.
 struct RowOut {
-  const float* sum;         ///< [n]
-  const void* residual;     ///< [n] of type residual_type, or null
-  void* out;                ///< [n] of type out_type, any alignment; may be residual
+  const float* sum;      ///< [n]
+  const void* residual;  ///< [n] of type residual_type, or null
+  void* out;             ///< [n] of type out_type, any alignment; may be residual
   std::int64_t n;
   Elem residual_type;
   Elem out_type;
-  bool flush;               ///< bf16 compute: denormals become zero before rounding to bf16
+  bool flush;  ///< bf16 compute: denormals become zero before rounding to bf16
 };
 
 /// The sums of one product: how the tile must be laid out and the kernels by tile rows.
 struct ProductKernels {
   Matmul matmul[kMaxTileRows + 1];  ///< by rows, 1 … max_rows; [0] unused
   int max_rows;
-  bool pairs;                       ///< activations as bf16 pairs, else as floats
+  bool pairs;  ///< activations as bf16 pairs, else as floats
 };
 
 /// One ISA's kernels. Every member is filled. All run in the floating-point mode their caller set.

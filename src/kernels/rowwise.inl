@@ -8,10 +8,14 @@ constexpr std::int64_t elem_bytes(Elem type) { return type == Elem::f64 ? 8 : ty
 
 inline V::F load_as_float(const char* source, Elem type) {
   switch (type) {
-    case Elem::bf16: return V::from_bf16(source);
-    case Elem::f16: return V::from_f16(source);
-    case Elem::f64: return V::from_f64(source);
-    case Elem::f32: break;
+    case Elem::bf16:
+      return V::from_bf16(source);
+    case Elem::f16:
+      return V::from_f16(source);
+    case Elem::f64:
+      return V::from_f64(source);
+    case Elem::f32:
+      break;
   }
   return V::load(source);
 }
@@ -24,7 +28,8 @@ inline void load_block(float* dst, const char* source, Elem type, std::int64_t n
   }
   if (whole < n) {
     alignas(64) char tail[V::kWidth * 8] = {};
-    __builtin_memcpy(tail, source + whole * elem_bytes(type), static_cast<std::size_t>((n - whole) * elem_bytes(type)));
+    __builtin_memcpy(tail, source + whole * elem_bytes(type),
+                     static_cast<std::size_t>((n - whole) * elem_bytes(type)));
     V::store(dst + whole, load_as_float(tail, type));
   }
   const std::int64_t filled = (n + V::kWidth - 1) / V::kWidth * V::kWidth;
@@ -58,7 +63,8 @@ inline float inverse_rms(const RowIn& in) {
 }
 
 // Rows of float tiles hold floats (bf16 compute: already rounded and widened again); pair tiles hold bf16.
-inline void write_row(const float* values, std::int64_t n, void* tile, std::int64_t k, int row, int rows, bool pairs) {
+inline void write_row(const float* values, std::int64_t n, void* tile, std::int64_t k, int row, int rows,
+                      bool pairs) {
   if (pairs) {
     auto* dst = static_cast<char*>(tile) + (k / 2 * rows + row) * 4;
     std::uint16_t halves[kBlock];
@@ -100,7 +106,7 @@ void row_in_as(const RowIn& in) {
   }
 }
 
-void row_in(const RowIn& in) { V::kHasDot && in.round ? row_in_as<V::kHasDot>(in) : row_in_as<false>(in); }
+void row_in(const RowIn& in) { V::kHasDot&& in.round ? row_in_as<V::kHasDot>(in) : row_in_as<false>(in); }
 
 // The operations of docs/design.md, "silu", one by one.
 inline V::F silu_of(V::F x) {
@@ -143,10 +149,18 @@ void gate_up(const GateUp& in) {
 
 inline void store_as(char* out, V::F x, Elem type, bool flush) {
   switch (type) {
-    case Elem::f32: V::store(out, x); break;
-    case Elem::bf16: V::to_bf16(out, flush ? V::flush(x) : x); break;
-    case Elem::f16: V::to_f16(out, x); break;
-    case Elem::f64: V::to_f64(out, x); break;
+    case Elem::f32:
+      V::store(out, x);
+      break;
+    case Elem::bf16:
+      V::to_bf16(out, flush ? V::flush(x) : x);
+      break;
+    case Elem::f16:
+      V::to_f16(out, x);
+      break;
+    case Elem::f64:
+      V::to_f64(out, x);
+      break;
   }
 }
 

@@ -20,8 +20,8 @@ void check_view(const char* call, const char* what, const TensorView& view, std:
     throw Error(ErrorCode::shape, fmt::format("{}: {} has {} columns, expected dim {}", call, what, view.cols, dim));
   }
   if (view.rows < 0 || view.stride < view.cols || (view.rows > 0 && view.data == nullptr)) {
-    throw Error(ErrorCode::usage, fmt::format("{}: {} is no matrix: {} rows, stride {}, data {}", call, what, view.rows,
-                                              view.stride, view.data == nullptr ? "null" : "given"));
+    throw Error(ErrorCode::usage, fmt::format("{}: {} is no matrix: {} rows, stride {}, data {}", call, what,
+                                              view.rows, view.stride, view.data == nullptr ? "null" : "given"));
   }
 }
 
@@ -29,7 +29,8 @@ void check_view(const char* call, const char* what, const TensorView& view, std:
 bool overlap(const TensorView& a, const TensorView& b) {
   const auto range = [](const TensorView& v) {
     const auto first = reinterpret_cast<std::uintptr_t>(v.data);
-    return std::pair(first, first + static_cast<std::uintptr_t>(((v.rows - 1) * v.stride + v.cols) * size_of(v.dtype)));
+    return std::pair(first,
+                     first + static_cast<std::uintptr_t>(((v.rows - 1) * v.stride + v.cols) * size_of(v.dtype)));
   };
   const auto [a0, a1] = range(a);
   const auto [b0, b1] = range(b);
@@ -73,8 +74,8 @@ void read_tiles(const layer::Tiling& tiling, const layer::Tiles& tiles, bool pai
 
 layer::Plan FeedForward::Impl::plan() const {
   const bool bf16 = info.compute == Compute::bf16;
-  return {table, bf16 ? FloatMode::kFlush : FloatMode::kExact, bf16, table->product[static_cast<int>(down_product)].pairs,
-          &runner};
+  return {table, bf16 ? FloatMode::kFlush : FloatMode::kExact, bf16,
+          table->product[static_cast<int>(down_product)].pairs, &runner};
 }
 
 FeedForward::Impl::Areas FeedForward::Impl::areas(std::int64_t tokens) const {
@@ -112,8 +113,9 @@ void FeedForward::Impl::run(const char* call, const TensorView& h, const Mutable
   const Areas at = areas(h.rows);
   if (static_cast<std::int64_t>(workspace.size()) < at.bytes ||
       reinterpret_cast<std::uintptr_t>(workspace.data()) % 64 != 0) {
-    throw Error(ErrorCode::usage, fmt::format("{}: expected a 64-byte aligned workspace of {} bytes, found {} bytes at {}",
-                                              call, at.bytes, workspace.size(), static_cast<void*>(workspace.data())));
+    throw Error(ErrorCode::usage,
+                fmt::format("{}: expected a 64-byte aligned workspace of {} bytes, found {} bytes at {}", call,
+                            at.bytes, workspace.size(), static_cast<void*>(workspace.data())));
   }
   const layer::Plan shared = plan();
   for (std::int64_t row0 = 0; row0 < h.rows; row0 += kBlockRows) {
@@ -122,29 +124,32 @@ void FeedForward::Impl::run(const char* call, const TensorView& h, const Mutable
 }
 
 void FeedForward::Impl::run_block(const layer::Plan& plan, const Areas& at, const TensorView& h,
-                                  const MutableTensorView& out, std::int64_t row0, std::int64_t rows, std::byte* memory,
-                                  bool block, LayerTrace* trace) const {
+                                  const MutableTensorView& out, std::int64_t row0, std::int64_t rows,
+                                  std::byte* memory, bool block, LayerTrace* trace) const {
   const std::int64_t dim = info.config.dim;
   const layer::Tiling tiling(rows, table->product[static_cast<int>(gate_up_product)].max_rows);
   const layer::Tiles input{memory, at.input_row_bytes};
   const layer::Tiles z{memory + at.z_at, at.z_row_bytes};
   const auto from_row0 = [row0, rows](auto view) {
-    view.data = static_cast<std::conditional_t<std::is_same_v<decltype(view), TensorView>, const std::byte*, std::byte*>>(
-                    view.data) + row0 * view.stride * size_of(view.dtype);
+    view.data =
+        static_cast<std::conditional_t<std::is_same_v<decltype(view), TensorView>, const std::byte*, std::byte*>>(
+            view.data) +
+        row0 * view.stride * size_of(view.dtype);
     view.rows = rows;
     return view;
   };
   const MutableTensorView block_out = from_row0(out);
   const TensorView residual = block ? from_row0(h) : TensorView{};
 
-  layer::InputPhase{h, row0, block ? norm.data() : nullptr, info.config.eps, tiling, input}.run(plan);
+  layer::InputPhase{h, row0, block ? norm.data() : nullptr, dim_as_float, eps_as_float, tiling, input}.run(plan);
 
   layer::GateUpTrace seen{};
   if (trace != nullptr) {
     seen = {trace->gate.data() + row0 * local_hidden, trace->up.data() + row0 * local_hidden};
     read_tiles(tiling, input, plan.pairs, dim, trace->norm.data() + row0 * dim);
   }
-  layer::GateUpPhase{gate_up, gate_up_product, local_hidden, tiling, input, z, trace == nullptr ? nullptr : &seen}.run(plan);
+  layer::GateUpPhase{gate_up, gate_up_product, local_hidden, tiling, input, z, trace == nullptr ? nullptr : &seen}
+      .run(plan);
   if (trace != nullptr) read_tiles(tiling, z, plan.pairs, local_hidden, trace->z.data() + row0 * local_hidden);
 
   auto* partial = reducer == nullptr ? nullptr : reinterpret_cast<float*>(memory + at.partial_at);
@@ -212,10 +217,11 @@ LayerTrace FeedForward::trace(const TensorView& h, bool normalise) const {
   const Buffer workspace(impl_->areas(h.rows).bytes);
   const std::span<std::byte> memory{workspace.data(), static_cast<std::size_t>(workspace.size())};
   std::vector<float> out(normalise ? rows * dim : 0);
-  impl_->run("trace", h, view_f32(normalise ? out.data() : seen.down.data(), h.rows, h.cols), memory, normalise, &seen);
+  impl_->run("trace", h, view_f32(normalise ? out.data() : seen.down.data(), h.rows, h.cols), memory, normalise,
+             &seen);
   if (normalise) {
-    impl_->run("trace", view_f32(seen.norm.data(), h.rows, h.cols), view_f32(seen.down.data(), h.rows, h.cols), memory,
-               false, nullptr);
+    impl_->run("trace", view_f32(seen.norm.data(), h.rows, h.cols), view_f32(seen.down.data(), h.rows, h.cols),
+               memory, false, nullptr);
   }
   for (auto* values : {&seen.norm, &seen.gate, &seen.up, &seen.z}) canonicalise(*values);
   return seen;

@@ -20,12 +20,14 @@ struct FeedForward::Impl {
   Reducer* reducer = nullptr;
   layer::GroupRange groups;
   std::vector<layer::Subtree> subtrees;
-  std::int64_t local_hidden = 0;        ///< hidden units of the owned groups
+  std::int64_t local_hidden = 0;  ///< hidden units of the owned groups
   kernels::Product gate_up_product{};
   kernels::Product down_product{};
   weights::PackedMatrix gate_up;
   weights::PackedMatrix down;
   std::vector<float> norm;
+  float dim_as_float = 0;  ///< converted here: a call does no arithmetic in the caller's mode
+  float eps_as_float = 0;
 
   Impl(const LayerSource& source, Runner runner_in, const Options& options);
 

@@ -28,8 +28,7 @@ std::byte* row_of(const MutableTensorView& view, std::int64_t row, std::int64_t 
 void finish_row(const Plan& plan, const float* sum, const TensorView& residual, const MutableTensorView& out,
                 std::int64_t row, std::int64_t col, std::int64_t n) {
   const void* h = residual.data == nullptr ? nullptr : row_of(residual, row, col);
-  plan.table->row_out(
-      {sum, h, row_of(out, row, col), n, elem(residual.dtype), elem(out.dtype), plan.round});
+  plan.table->row_out({sum, h, row_of(out, row, col), n, elem(residual.dtype), elem(out.dtype), plan.round});
 }
 
 }  // namespace
@@ -37,13 +36,11 @@ void finish_row(const Plan& plan, const float* sum, const TensorView& residual, 
 void InputPhase::run(const Plan& plan) const {
   const std::int64_t k = source.cols;
   const std::int64_t padded = out.row_bytes / bytes_per_k(plan.pairs);
-  const auto width = static_cast<float>(k);
-  const auto epsilon = static_cast<float>(eps);
   run_parts(plan, tiling.tiles, kMaxParts, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
       for (int r = 0; r < tiling.rows_of(t); ++r) {
-        plan.table->row_in({row_of(source, row0 + tiling.start(t) + r, 0), elem(source.dtype), k, padded, norm, width,
-                            epsilon, out.tile(tiling, t), r, tiling.rows_of(t), plan.round});
+        plan.table->row_in({row_of(source, row0 + tiling.start(t) + r, 0), elem(source.dtype), k, padded, norm, dim,
+                            eps, out.tile(tiling, t), r, tiling.rows_of(t), plan.round});
       }
     }
   });

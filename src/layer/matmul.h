@@ -21,7 +21,9 @@ struct Tiling {
   std::int64_t tiles;
   Tiling(std::int64_t rows_in, int max_rows) : rows(rows_in), tiles((rows_in + max_rows - 1) / max_rows) {}
   [[nodiscard]] std::int64_t start(std::int64_t tile) const noexcept { return rows * tile / tiles; }
-  [[nodiscard]] int rows_of(std::int64_t tile) const noexcept { return static_cast<int>(start(tile + 1) - start(tile)); }
+  [[nodiscard]] int rows_of(std::int64_t tile) const noexcept {
+    return static_cast<int>(start(tile + 1) - start(tile));
+  }
 };
 
 /// Activations of a block: tiles one after another, each [k][rows of the tile].
@@ -36,9 +38,9 @@ struct Tiles {
 /// What all phases of a layer share.
 struct Plan {
   const kernels::Table* table;
-  std::uint32_t mode;       ///< MXCSR of every task
-  bool round;               ///< bf16 compute
-  bool pairs;               ///< tiles of bf16 pairs, else of floats
+  std::uint32_t mode;  ///< MXCSR of every task
+  bool round;          ///< bf16 compute
+  bool pairs;          ///< tiles of bf16 pairs, else of floats
   const Runner* runner;
 };
 [[nodiscard]] inline std::int64_t bytes_per_k(bool pairs) noexcept { return pairs ? 2 : 4; }
@@ -68,7 +70,8 @@ struct InputPhase {
   TensorView source;
   std::int64_t row0;
   const float* norm;
-  double eps;
+  float dim;  ///< the source's columns and eps, converted once at construction
+  float eps;
   Tiling tiling;
   Tiles out;
   void run(const Plan& plan) const;
@@ -101,9 +104,9 @@ struct DownPhase {
   std::int64_t dim;
   Tiling tiling;
   Tiles in;
-  TensorView residual;        ///< data null: none
-  MutableTensorView out;      ///< rows of this block
-  float* partial;             ///< null, or [subtrees][rows][dim]
+  TensorView residual;    ///< data null: none
+  MutableTensorView out;  ///< rows of this block
+  float* partial;         ///< null, or [subtrees][rows][dim]
   void run(const Plan& plan) const;
 };
 

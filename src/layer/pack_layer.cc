@@ -17,8 +17,8 @@ void check_shape(const char* role, const std::shared_ptr<const TensorSource>& so
                  std::int64_t cols) {
   if (source == nullptr) throw Error(ErrorCode::usage, fmt::format("the {} matrix is missing", role));
   if (source->rows() != rows || source->cols() != cols) {
-    throw Error(ErrorCode::shape, fmt::format("{} ({}): expected {} x {}, found {} x {}", escaped(source->name()), role,
-                                              rows, cols, source->rows(), source->cols()));
+    throw Error(ErrorCode::shape, fmt::format("{} ({}): expected {} x {}, found {} x {}", escaped(source->name()),
+                                              role, rows, cols, source->rows(), source->cols()));
   }
 }
 
@@ -28,7 +28,8 @@ void check(const LayerSource& source) {
   std::int64_t elements = 0;
   if (dim < 1 || hidden < 1 || __builtin_mul_overflow(dim, hidden, &elements) || elements > INT64_MAX / 64 ||
       dim > (std::int64_t{1} << 40) || hidden > (std::int64_t{1} << 40)) {
-    throw Error(ErrorCode::shape, fmt::format("dim {} and hidden {}: expected sizes from 1 that fit in memory", dim, hidden));
+    throw Error(ErrorCode::shape,
+                fmt::format("dim {} and hidden {}: expected sizes from 1 that fit in memory", dim, hidden));
   }
   if (!(eps >= 0) || !std::isfinite(eps)) {
     throw Error(ErrorCode::usage, fmt::format("eps: expected a number of at least 0, found {}", eps));
@@ -37,7 +38,8 @@ void check(const LayerSource& source) {
   check_shape("up", source.up, hidden, dim);
   check_shape("down", source.down, dim, hidden);
   if (!source.norm.empty() && static_cast<std::int64_t>(source.norm.size()) != dim) {
-    throw Error(ErrorCode::shape, fmt::format("the norm vector: expected {} elements, found {}", dim, source.norm.size()));
+    throw Error(ErrorCode::shape,
+                fmt::format("the norm vector: expected {} elements, found {}", dim, source.norm.size()));
   }
 }
 
@@ -50,12 +52,22 @@ Product product_for(Compute compute, DType first, DType second) {
 
 const char* storage_name(Product product) {
   switch (product) {
-    case Product::f32_f32: return "plain f32";
-    case Product::f32_f16: return "plain f16";
+    case Product::f32_f32:
+      return "plain f32";
+    case Product::f32_f16:
+      return "plain f16";
     case Product::f32_bf16:
-    case Product::bf16_bf16: break;
+    case Product::bf16_bf16:
+      break;
   }
   return "plain bf16";
+}
+
+// Rounds to nearest whatever mode the caller is in.
+[[gnu::noinline]] float narrowed(double value) { return static_cast<float>(value); }
+float to_float(double value) {
+  const FloatMode exact(FloatMode::kExact);
+  return narrowed(value);
 }
 
 // Source elements packed so far, told to the caller in bytes of packed weights.
@@ -68,8 +80,8 @@ struct Meter {
     auto& meter = *static_cast<Meter*>(ctx);
     const std::int64_t so_far = meter.done.fetch_add(n) + n;
     const double share = static_cast<double>(so_far) / static_cast<double>(meter.elements);
-    meter.options.progress(meter.options.progress_ctx, static_cast<std::int64_t>(share * static_cast<double>(meter.bytes)),
-                           meter.bytes);
+    meter.options.progress(meter.options.progress_ctx,
+                           static_cast<std::int64_t>(share * static_cast<double>(meter.bytes)), meter.bytes);
   }
 };
 
@@ -78,8 +90,10 @@ struct Meter {
 FeedForward::Impl::Impl(const LayerSource& source, Runner runner_in, const Options& options)
     : runner(runner_in), reducer(options.reducer), norm(source.norm) {
   check(source);
-  const bool all_bf16 = source.gate->dtype() == DType::bf16 && source.up->dtype() == DType::bf16 &&
-                        source.down->dtype() == DType::bf16;
+  dim_as_float = to_float(static_cast<double>(source.config.dim));
+  eps_as_float = to_float(source.config.eps);
+  const bool all_bf16 =
+      source.gate->dtype() == DType::bf16 && source.up->dtype() == DType::bf16 && source.down->dtype() == DType::bf16;
   info.config = source.config;
   info.isa = resolve_isa(options.isa);
   info.compute = options.compute != Compute::automatic ? options.compute : all_bf16 ? Compute::bf16 : Compute::f32;
@@ -103,15 +117,17 @@ FeedForward::Impl::Impl(const LayerSource& source, Runner runner_in, const Optio
   meter.bytes = local_hidden * source.config.dim * (2 * bytes_of(gate_up_product) + bytes_of(down_product));
   weights::Progress progress;
   if (options.progress != nullptr) progress = {&Meter::advance, &meter};
-  gate_up = weights::pack_gate_up(*source.gate, *source.up, borders.front(), borders.back(), gate_up_product, runner, progress);
+  gate_up = weights::pack_gate_up(*source.gate, *source.up, borders.front(), borders.back(), gate_up_product, runner,
+                                  progress);
   down = weights::pack_down(*source.down, borders, down_product, runner, progress);
 
   info.storage = storage_name(gate_up_product);
   info.down_storage = storage_name(down_product);
   info.packed_bytes = gate_up.size_bytes() + down.size_bytes();
-  info.bits_per_weight = local_hidden == 0 ? 0.0
-                                           : 8.0 * static_cast<double>(info.packed_bytes) /
-                                                 (3.0 * static_cast<double>(local_hidden) * static_cast<double>(source.config.dim));
+  info.bits_per_weight = local_hidden == 0
+                             ? 0.0
+                             : 8.0 * static_cast<double>(info.packed_bytes) /
+                                   (3.0 * static_cast<double>(local_hidden) * static_cast<double>(source.config.dim));
 }
 
 }  // namespace swiglu

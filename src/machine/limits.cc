@@ -52,15 +52,15 @@ Limits measure_limits(ThreadPool& pool, Isa isa, double seconds) {
   const Buffer memory(per_thread * threads);
   const auto part = [&](std::int64_t i) { return memory.data() + i * per_thread; };
   timed(pool, [&](std::int64_t i) { std::fill_n(part(i), per_thread, std::byte{1}); });
-  limits.read_gb_per_s = 1e-9 * best_rate(seconds / 2, static_cast<double>(per_thread * threads), [&] {
-    return timed(pool, [&](std::int64_t i) { sink.store(table.read_stream(part(i), per_thread)); });
-  });
+  limits.read_gb_per_s =
+      1e-9 * best_rate(seconds / 2, static_cast<double>(per_thread * threads), [&] {
+        return timed(pool, [&](std::int64_t i) { sink.store(table.read_stream(part(i), per_thread)); });
+      });
 
   constexpr std::int64_t kRounds = 1 << 20;
   const auto peak = [&](float (*probe)(std::int64_t), std::int64_t flops_per_round) {
-    return 1e-9 * best_rate(seconds / 4, static_cast<double>(kRounds * flops_per_round * threads), [&] {
-      return timed(pool, [&](std::int64_t) { sink.store(probe(kRounds)); });
-    });
+    return 1e-9 * best_rate(seconds / 4, static_cast<double>(kRounds * flops_per_round * threads),
+                            [&] { return timed(pool, [&](std::int64_t) { sink.store(probe(kRounds)); }); });
   };
   limits.fma_gflops = peak(table.fma_peak, table.fma_flops_per_round);
   if (table.dot_peak != nullptr) limits.bf16_dot_gflops = peak(table.dot_peak, table.dot_flops_per_round);

@@ -171,28 +171,40 @@ Bound derive(const LayerSource& layer, const Trace& exact, std::span<const doubl
     bound.norm[i] = arithmetic.stored(std::abs(exact.norm[i]), bound.norm[i]);
   }
 
-  const std::int64_t depth = chunked_depth(dim, arithmetic.chunk);
-  bound.gate = product_errors(*layer.gate, {}, exact.norm, bound.norm, tokens, depth, arithmetic, request.runner);
-  bound.up = product_errors(*layer.up, {}, exact.norm, bound.norm, tokens, depth, arithmetic, request.runner);
+  // A stage that starts from given intermediates starts without error.
+  const LayerTrace* from = request.from;
+  const auto inherited = [&](const std::vector<double>& errors) {
+    return from == nullptr ? errors : std::vector<double>(errors.size());
+  };
 
-  bound.z.resize(exact.z.size());
-  for (std::size_t i = 0; i < bound.z.size(); ++i) {
-    bound.z[i] = z_error(exact.gate[i], bound.gate[i], exact.up[i], bound.up[i], arithmetic);
+  const std::vector<double> n = stage_input(from != nullptr ? &from->norm : nullptr, exact.norm);
+  const std::vector<double> n_errors = inherited(bound.norm);
+  const std::int64_t depth = chunked_depth(dim, arithmetic.chunk);
+  bound.gate = product_errors(*layer.gate, {}, n, n_errors, tokens, depth, arithmetic, request.runner);
+  bound.up = product_errors(*layer.up, {}, n, n_errors, tokens, depth, arithmetic, request.runner);
+
+  const std::vector<double> gate = stage_input(from != nullptr ? &from->gate : nullptr, exact.gate);
+  const std::vector<double> up = stage_input(from != nullptr ? &from->up : nullptr, exact.up);
+  const std::vector<double> gate_errors = inherited(bound.gate);
+  const std::vector<double> up_errors = inherited(bound.up);
+  bound.z.resize(gate.size());
+  for (std::size_t i = 0; i < gate.size(); ++i) {
+    bound.z[i] = z_error(gate[i], gate_errors[i], up[i], up_errors[i], arithmetic);
   }
 
-  bound.down = product_errors(*layer.down, request.outputs, exact.z, bound.z, tokens,
+  const std::vector<double> z = stage_input(from != nullptr ? &from->z : nullptr, exact.z);
+  bound.down = product_errors(*layer.down, request.outputs, z, inherited(bound.z), tokens,
                               down_depth(hidden, arithmetic.chunk), arithmetic, request.runner);
 
-  // out = down + h, one addition in fp32; an output type narrower than that rounds once more, which is
-  // the caller's to add.
-  bound.out = bound.down;
+  // out = down + h, one addition in fp32 (without block, down itself).
+  bound.out = inherited(bound.down);
   if (request.block) {
     for (std::int64_t t = 0; t < tokens; ++t) {
-      for (std::int64_t i = 0; i < outputs; ++i) {
-        const std::int64_t k = request.outputs.empty() ? i : request.outputs[static_cast<std::size_t>(i)];
-        const auto at = static_cast<std::size_t>(t * outputs + i);
-        const double error = bound.down[at] + h_errors[static_cast<std::size_t>(t * dim + k)];
-        bound.out[at] = error + 2.0 * kU * (std::abs(exact.out[at]) + error) + arithmetic.tiny;
+      const std::span<const double> sums = row_of(std::span<const double>(exact.out), t, outputs);
+      const std::span<double> errors = row_of(std::span(bound.out), t, outputs);
+      for (std::size_t i = 0; i < errors.size(); ++i) {
+        errors[i] += h_errors[static_cast<std::size_t>(t * dim) + output_at(request, i)];
+        errors[i] += 2.0 * kU * (std::abs(sums[i]) + errors[i]) + arithmetic.tiny;
       }
     }
   }

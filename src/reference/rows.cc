@@ -105,6 +105,14 @@ void check_request(const LayerSource& layer, std::span<const double> h, std::int
   if (tokens > std::numeric_limits<std::int64_t>::max() / 8 / hidden) {
     throw Error(ErrorCode::no_memory, fmt::format("{} tokens of {} hidden values do not fit memory", tokens, hidden));
   }
+  if (const LayerTrace* from = request.from; from != nullptr) {
+    const auto narrow = static_cast<std::size_t>(tokens * dim);
+    const auto wide = static_cast<std::size_t>(tokens * hidden);
+    if (from->norm.size() != narrow || from->gate.size() != wide || from->up.size() != wide ||
+        from->z.size() != wide || from->down.size() != narrow) {
+      throw Error(ErrorCode::shape, "the intermediates to start from belong to another input or layer");
+    }
+  }
   std::int64_t previous = -1;
   for (const std::int64_t output : request.outputs) {
     if (output <= previous || output >= dim) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "swiglu/reference.hpp"
 
@@ -22,9 +23,20 @@ void for_each_row(const TensorSource& matrix, std::span<const std::int64_t> rows
 /// Throws usage or shape unless layer, input and request fit together.
 void check_request(const LayerSource& layer, std::span<const double> h, std::int64_t tokens, const Request& request);
 
+/// Which output of down element `i` of a row of results is.
+[[nodiscard]] inline std::size_t output_at(const Request& request, std::size_t i) noexcept {
+  return request.outputs.empty() ? i : static_cast<std::size_t>(request.outputs[i]);
+}
+
 /// How many outputs of down the request asks for.
 [[nodiscard]] inline std::int64_t count_outputs(const LayerSource& layer, const Request& request) noexcept {
   return request.outputs.empty() ? layer.config.dim : std::ssize(request.outputs);
+}
+
+/// The values a stage starts from: `given` as doubles when there is one, else the oracle's `own`.
+[[nodiscard]] inline std::vector<double> stage_input(const std::vector<float>* given,
+                                                     const std::vector<double>& own) {
+  return given == nullptr ? own : std::vector<double>(given->begin(), given->end());
 }
 
 /// Row `token` of a dense [tokens, cols] array.

@@ -56,32 +56,35 @@ Trace compute(const LayerSource& layer, std::span<const double> h, std::int64_t 
   trace.norm = x;
   if (request.block) {
     for (std::int64_t t = 0; t < tokens; ++t) {
-      const std::span<double> n = row_of(std::span(trace.norm), t, layer.config.dim);
-      const double r = inverse_rms(n, layer.config.eps);
-      for (std::size_t k = 0; k < dim; ++k) n[k] = round(round(n[k] * r) * round(static_cast<double>(layer.norm[k])));
+      const std::span<double> row = row_of(std::span(trace.norm), t, layer.config.dim);
+      const double r = inverse_rms(row, layer.config.eps);
+      for (std::size_t k = 0; k < dim; ++k) {
+        row[k] = round(round(row[k] * r) * round(static_cast<double>(layer.norm[k])));
+      }
     }
   }
 
-  trace.gate = multiply(*layer.gate, {}, trace.norm, tokens, round, request.runner);
-  trace.up = multiply(*layer.up, {}, trace.norm, tokens, round, request.runner);
+  const LayerTrace* from = request.from;
+  const std::vector<double> n = stage_input(from != nullptr ? &from->norm : nullptr, trace.norm);
+  trace.gate = multiply(*layer.gate, {}, n, tokens, round, request.runner);
+  trace.up = multiply(*layer.up, {}, n, tokens, round, request.runner);
 
-  trace.z.resize(trace.gate.size());
-  for (std::size_t i = 0; i < trace.z.size(); ++i) {
-    trace.z[i] = round(round(round.silu_of(trace.gate[i])) * trace.up[i]);
-  }
+  trace.z = stage_input(from != nullptr ? &from->gate : nullptr, trace.gate);
+  const std::vector<double> up = stage_input(from != nullptr ? &from->up : nullptr, trace.up);
+  for (std::size_t i = 0; i < trace.z.size(); ++i) trace.z[i] = round(round(round.silu_of(trace.z[i])) * up[i]);
 
-  trace.down = multiply(*layer.down, request.outputs, trace.z, tokens, round, request.runner);
+  const std::vector<double> z = stage_input(from != nullptr ? &from->z : nullptr, trace.z);
+  trace.down = multiply(*layer.down, request.outputs, z, tokens, round, request.runner);
 
+  const std::int64_t outputs = count_outputs(layer, request);
   trace.out = trace.down;
-  if (request.block) {
-    const std::int64_t outputs = count_outputs(layer, request);
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      const std::span<const double> residual = row_of(std::span<const double>(x), t, layer.config.dim);
-      const std::span<double> out = row_of(std::span(trace.out), t, outputs);
-      for (std::size_t i = 0; i < out.size(); ++i) {
-        const std::size_t k = request.outputs.empty() ? i : static_cast<std::size_t>(request.outputs[i]);
-        out[i] = round(residual[k] + out[i]);
-      }
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    const std::span<const double> residual = row_of(std::span<const double>(x), t, layer.config.dim);
+    const std::span<double> out = row_of(std::span(trace.out), t, outputs);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const std::size_t k = output_at(request, i);
+      if (from != nullptr) out[i] = static_cast<double>(from->down[static_cast<std::size_t>(t) * dim + k]);
+      if (request.block) out[i] = round(residual[k] + out[i]);
     }
   }
   return trace;

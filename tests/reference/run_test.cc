@@ -244,6 +244,21 @@ TEST(Reference, refuses_what_does_not_fit) {
   EXPECT_EQ(code_of(bad, h, 1), ErrorCode::shape);
 }
 
+TEST(Reference, every_stage_starts_from_given_intermediates) {
+  const LayerTrace from = {{1, 0}, {0, 1}, {5, 6}, {1, 10}, {100, 200}};
+  const Trace trace = reference::run(hand_layer(), Doubles{1, -1}, 1, {.from = &from});
+  expect_near(trace.norm, {1, -2}, 0.0);
+  expect_near(trace.gate, {1, 0}, 0.0);
+  expect_near(trace.up, {3, 0}, 0.0);
+  expect_near(trace.z, {0, 6 * 0.7310585786300049}, 1e-15);
+  expect_near(trace.down, {11, -8}, 0.0);
+  expect_near(trace.out, {101, 199}, 0.0);
+  const std::vector<std::int64_t> second = {1};
+  expect_near(reference::run(hand_layer(), Doubles{1, -1}, 1, {.outputs = second, .from = &from}).out, {199}, 0.0);
+  expect_near(reference::run(hand_layer(), Doubles{1, -1}, 1, {.block = false, .from = &from}).out, {100, 200}, 0.0);
+  EXPECT_EQ(code_of(hand_layer(), {1, -1, 1, -1}, 2, {.from = &from}), ErrorCode::shape);
+}
+
 TEST(Reference, no_tokens_is_a_valid_call) {
   const Trace trace = reference::run(hand_layer(), {}, 0);
   EXPECT_TRUE(trace.norm.empty() && trace.z.empty() && trace.out.empty());

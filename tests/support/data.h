@@ -40,9 +40,9 @@ class TemporaryFolder {
 }  // namespace swiglu::testing
 
 /// Skips the test with one line when the real files are not on this machine.
-#define SWIGLU_NEEDS_TEST_DATA()                                                                   \
-  if (!std::filesystem::exists(swiglu::testing::test_data())) {                                    \
-    GTEST_SKIP() << "needs the real files: set SWIGLU_TEST_DATA (not found at "                    \
-                 << swiglu::testing::test_data().string() << ")";                                  \
-  }                                                                                                \
+#define SWIGLU_NEEDS_TEST_DATA()                                                \
+  if (!std::filesystem::exists(swiglu::testing::test_data())) {                 \
+    GTEST_SKIP() << "needs the real files: set SWIGLU_TEST_DATA (not found at " \
+                 << swiglu::testing::test_data().string() << ")";               \
+  }                                                                             \
   static_assert(true, "")

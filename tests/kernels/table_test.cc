@@ -1,0 +1,164 @@
+// Every row of every kernel table against the scalar table: one test per (ISA, product, tile rows),
+// over step counts that cross chunk borders, with denormals and signed zeros among the operands.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/cpu.h"
+#include "base/dtype.h"
+#include "kernels/kernel.h"
+
+namespace swiglu::testing {
+namespace {
+
+using kernels::kPanel;
+using kernels::Product;
+
+constexpr const char* kProductNames[] = {"f32_f32", "f32_bf16", "f32_f16", "bf16_bf16"};
+
+float random_value(std::mt19937& engine) {
+  std::normal_distribution<float> normal;
+  switch (engine() % 40) {
+    case 0:
+      return -0.0F;
+    case 1:
+      return 1e-40F;
+    case 2:
+      return 0.0F;
+    case 3:
+      return -3e-39F;
+    default:
+      return normal(engine);
+  }
+}
+
+// One tile's operands in one table's layout: the same values whatever the layout.
+struct Operands {
+  std::vector<std::byte> activations;
+  std::vector<std::byte> weights;
+};
+
+Operands operands(const kernels::ProductKernels& kernels, Product product, int rows, std::int64_t steps) {
+  std::mt19937 engine(static_cast<unsigned>(steps * 100 + rows));
+  const bool bf16_weights = product == Product::f32_bf16 || product == Product::bf16_bf16;
+  const std::int64_t k = bf16_weights ? 2 * steps : steps;
+  Operands made;
+  made.activations.resize(static_cast<std::size_t>(k * rows * (kernels.pairs ? 2 : 4) + 64));
+  made.weights.resize(static_cast<std::size_t>(steps * (product == Product::f32_f16 ? 64 : 128) + 64));
+  for (std::int64_t i = 0; i < k; ++i) {
+    for (int r = 0; r < rows; ++r) {
+      float x = random_value(engine);
+      const std::uint16_t half = bf16_from_float(x);
+      if (product == Product::bf16_bf16) x = float_from_bf16(half);
+      if (kernels.pairs) {
+        std::memcpy(made.activations.data() + (i / 2 * rows + r) * 4 + i % 2 * 2, &half, 2);
+      } else {
+        std::memcpy(made.activations.data() + (i * rows + r) * 4, &x, 4);
+      }
+    }
+    for (int n = 0; n < kPanel; ++n) {
+      const float w = random_value(engine);
+      const std::uint16_t half = product == Product::f32_f16 ? f16_from_float(w) : bf16_from_float(w);
+      if (product == Product::f32_f32) std::memcpy(made.weights.data() + (i * kPanel + n) * 4, &w, 4);
+      if (product == Product::f32_f16) std::memcpy(made.weights.data() + (i * kPanel + n) * 2, &half, 2);
+      if (bf16_weights) std::memcpy(made.weights.data() + (i / 2 * kPanel + n) * 4 + i % 2 * 2, &half, 2);
+    }
+  }
+  return made;
+}
+
+class TableRow : public ::testing::Test {
+ public:
+  TableRow(Isa isa, Product product, int rows) : isa_(isa), product_(product), rows_(rows) {}
+  void TestBody() override {
+    const auto& fast = kernels::find_table(name_of(isa_))->product[static_cast<int>(product_)];
+    const auto& scalar = kernels::kScalar.product[static_cast<int>(product_)];
+    for (const std::int64_t steps : {0, 1, 3, 255, 256, 257, 511, 512, 513, 1025}) {
+      const Operands mine = operands(fast, product_, rows_, steps);
+      std::vector<float> got(static_cast<std::size_t>(rows_ * kPanel), 1.0F);
+      std::vector<float> expected(got.size(), 2.0F);
+      const FloatMode mode(product_ == Product::bf16_bf16 ? FloatMode::kFlush : FloatMode::kExact);
+      fast.matmul[rows_]({mine.activations.data(), mine.weights.data(), got.data(), steps});
+      const Operands plain = operands(scalar, product_, rows_, steps);
+      for (int r = 0; r < rows_; ++r) expect_row(scalar, plain, steps, r, expected);
+      ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * 4), 0) << steps << " steps";
+    }
+  }
+
+ private:
+  // The scalar kernel on this row alone: also says that a row does not depend on its tile.
+  void expect_row(const kernels::ProductKernels& scalar, const Operands& all, std::int64_t steps, int row,
+                  std::vector<float>& expected) const {
+    const std::int64_t k = static_cast<std::int64_t>(all.activations.size() - 64) / (4 * rows_);
+    std::vector<float> one(static_cast<std::size_t>(k) + 1);
+    for (std::int64_t i = 0; i < k; ++i) {
+      std::memcpy(&one[static_cast<std::size_t>(i)], all.activations.data() + (i * rows_ + row) * 4, 4);
+    }
+    scalar.matmul[1]({one.data(), all.weights.data(), expected.data() + row * kPanel, steps});
+  }
+  Isa isa_;
+  Product product_;
+  int rows_;
+};
+
+// One test per row of the tables this machine can run.
+const int kRegistered = [] {
+  int count = 0;
+  for (const Isa isa : available_isas()) {
+    for (int p = 0; p < kernels::kProducts; ++p) {
+      const auto& row = kernels::find_table(name_of(isa))->product[p];
+      for (int rows = 1; rows <= row.max_rows; ++rows, ++count) {
+        const std::string name = fmt::format("{}_{}x{}x{}", kProductNames[p], rows, kPanel, p % 2 == 0 ? 1 : 2);
+        ::testing::RegisterTest(
+            fmt::format("Kernels_{}", name_of(isa)).c_str(), name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
+            [isa, p, rows]() -> TableRow* { return new TableRow(isa, static_cast<Product>(p), rows); });
+      }
+    }
+  }
+  return count;
+}();
+
+TEST(KernelTable, has_rows_for_every_isa) { EXPECT_GE(kRegistered, 16); }
+
+TEST(KernelTable, finds_tables_by_the_names_of_isas) {
+  for (const Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512, Isa::avx512bf16}) {
+    EXPECT_NE(kernels::find_table(name_of(isa)), nullptr) << name_of(isa);
+  }
+  EXPECT_EQ(kernels::find_table("automatic"), nullptr);
+}
+
+// row_in and row_out on every pair of types and on lengths around the vector widths.
+TEST(KernelTable, row_conversions_have_the_scalar_bits) {
+  std::mt19937 engine(5);
+  for (const Isa isa : available_isas()) {
+    const auto& table = *kernels::find_table(name_of(isa));
+    for (const auto out_type : {kernels::Elem::f32, kernels::Elem::bf16, kernels::Elem::f16, kernels::Elem::f64}) {
+      for (const auto in_type : {kernels::Elem::f32, kernels::Elem::bf16, kernels::Elem::f16, kernels::Elem::f64}) {
+        for (const std::int64_t n : {1, 7, 8, 9, 15, 16, 17, 31, 32, 100}) {
+          std::vector<std::byte> residual(static_cast<std::size_t>(n) * 8);
+          std::vector<float> sum(static_cast<std::size_t>(n));
+          for (auto& byte : residual) byte = static_cast<std::byte>(engine());  // any bit pattern
+          for (auto& value : sum) value = std::bit_cast<float>(static_cast<std::uint32_t>(engine()));
+          for (const bool flush : {false, true}) {
+            std::vector<std::byte> got(static_cast<std::size_t>(n) * 8);
+            std::vector<std::byte> expected(got.size());
+            const FloatMode mode(flush ? FloatMode::kFlush : FloatMode::kExact);
+            table.row_out({sum.data(), residual.data(), got.data(), n, in_type, out_type, flush});
+            kernels::kScalar.row_out({sum.data(), residual.data(), expected.data(), n, in_type, out_type, flush});
+            ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size()), 0)
+                << name_of(isa) << " in " << static_cast<int>(in_type) << " out " << static_cast<int>(out_type)
+                << " n " << n;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace swiglu::testing
