@@ -10,10 +10,13 @@ configure_package_config_file(cmake/swigluConfig.cmake.in ${CMAKE_BINARY_DIR}/sw
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/swigluConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/swigluConfig.cmake ${CMAKE_BINARY_DIR}/swigluConfigVersion.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/swiglu)
+
+# The pkg-config file finds the prefix from where it lies, so `cmake --install --prefix` may move it.
 if(BUILD_SHARED_LIBS)
   set(SWIGLU_PC_REQUIRES_PRIVATE "")
 else()
   set(SWIGLU_PC_REQUIRES_PRIVATE "minizip zlib")
 endif()
+file(RELATIVE_PATH SWIGLU_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(cmake/swiglu.pc.in ${CMAKE_BINARY_DIR}/swiglu.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/swiglu.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -80,8 +80,9 @@ struct V {
   }
 };
 
-#include "kernels/rowwise.inl"
 #include "kernels/tile.inl"
+
+#include "kernels/rowwise.inl"
 
 }  // namespace
 

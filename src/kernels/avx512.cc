@@ -15,8 +15,9 @@ struct V : V512 {
   static constexpr bool kHasDot = false;
 };
 
-#include "kernels/rowwise.inl"
 #include "kernels/tile.inl"
+
+#include "kernels/rowwise.inl"
 
 }  // namespace
 

@@ -19,8 +19,9 @@ struct V : V512 {
   }
 };
 
-#include "kernels/rowwise.inl"
 #include "kernels/tile.inl"
+
+#include "kernels/rowwise.inl"
 
 }  // namespace
 

@@ -115,8 +115,9 @@ struct V {
   }
 };
 
-#include "kernels/rowwise.inl"
 #include "kernels/tile.inl"
+
+#include "kernels/rowwise.inl"
 
 }  // namespace
 

@@ -1,0 +1,71 @@
+"""The documents tell the truth about this version: the README quotes examples/block.cpp exactly, every
+command and flag that a document names is in the command's own help, every ./dev command exists, and
+every relative link leads somewhere.
+
+usage: SWIGLU_BIN=... check_readme.py SOURCE_FOLDER
+"""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+root = pathlib.Path(sys.argv[1])
+swiglu = os.environ["SWIGLU_BIN"]
+documents = [p for p in sorted([*root.glob("*.md"), *(root / "docs").glob("*.md")])]
+faults = []
+
+
+def said(*command):
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr}")
+    return done.stdout
+
+
+def words_of(text):
+    return set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", text))
+
+
+top = said(swiglu, "--help")
+commands = set(re.findall(r"^  ([a-z]+)\s{2,}\S", top, re.M)) - {"swiglu"}
+flags = {name: words_of(said(swiglu, name, "--help")) for name in commands}
+if not {"demo", "run", "verify"} <= commands:
+    faults.append(f"swiglu --help: expected the commands, found {sorted(commands)}")
+dev_help = said(str(root / "dev"))
+example = (root / "examples" / "block.cpp").read_text()
+if f"```cpp\n{example}```" not in (root / "README.md").read_text():
+    faults.append("README.md: the C++ example differs from examples/block.cpp")
+
+for path in documents:
+    text = path.read_text()
+    name = path.relative_to(root).as_posix()
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        target = target.split("#")[0]
+        if target and "://" not in target and not (path.parent / target).exists():
+            faults.append(f"{name}: link to {target}, which does not exist")
+    # Code spans and the lines of code blocks; a backslash at the end of a line continues it.
+    blocks = re.findall(r"^(```+)(\w*)\n(.*?)^\1$", text, re.M | re.S)
+    pieces = [line for _, language, body in blocks if language not in ("cpp", "cmake", "python")
+              for line in body.replace("\\\n", " ").splitlines()]
+    prose = re.sub(r"^(```+).*?^\1$", "", text, flags=re.M | re.S)
+    spans = re.findall(r"`([^`]+)`", prose)
+    known_flags = set().union(*flags.values(), words_of(top))
+    for piece in pieces + spans:
+        piece = " ".join(piece.split("#")[0].split())
+        for use in re.findall(r"(?:^|[\s=/])swiglu ([a-z]+)\b([^|;&]*)", piece):
+            command, rest = use
+            if command not in commands:
+                faults.append(f"{name}: `swiglu {command}` is not in swiglu --help")
+                continue
+            for flag in words_of(rest):
+                if flag not in flags[command]:
+                    faults.append(f"{name}: swiglu {command} --help does not know {flag}")
+        for use in re.findall(r"\./dev\b((?: [a-z]+)*)", piece):
+            if use and f"./dev{' '.join(['', *use.split()[:1]])}" not in dev_help:
+                faults.append(f"{name}: `./dev{use}` is not in the help of ./dev")
+    for span in spans:  # a flag alone, as in `--eps`
+        if re.fullmatch(r"--[a-z][\w-]*( .*)?", span) and span.split()[0] not in known_flags:
+            faults.append(f"{name}: no command knows {span.split()[0]}")
+print("\n".join(faults) or f"{len(documents)} documents: commands {', '.join(sorted(commands))}")
+sys.exit(1 if faults else 0)

@@ -1,0 +1,69 @@
+"""The installed package is usable: `cmake --install` to a temporary prefix, then the example is built
+twice against it, with find_package(swiglu) and with pkg-config, and run from there; the installed
+command runs too, the headers stand alone, and nothing of the build tree is needed.
+
+usage: check_package.py BUILD_FOLDER EXAMPLES_FOLDER CMAKE COMPILER
+"""
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+build, examples, cmake, compiler = sys.argv[1:]
+
+
+def run(*command, **extra):
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, **extra)
+    if done.returncode != 0:
+        sys.exit(f"failed ({done.returncode}): {shlex.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def expect(truth, what):
+    if not truth:
+        sys.exit(f"expected {what}")
+
+
+with tempfile.TemporaryDirectory(prefix="swiglu-install-") as folder:
+    folder = pathlib.Path(folder)
+    prefix = folder / "prefix"
+    run(cmake, "--install", build, "--prefix", prefix)
+    for text in [*prefix.rglob("*.cmake"), *prefix.rglob("*.pc")]:
+        expect(build not in text.read_text(), f"no path of the build tree in {text.relative_to(prefix)}")
+
+    # find_package(swiglu)
+    run(cmake, "-S", examples, "-B", folder / "found", f"-DCMAKE_PREFIX_PATH={prefix}",
+        f"-DCMAKE_CXX_COMPILER={compiler}", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF")
+    run(cmake, "--build", folder / "found")
+    first = run(folder / "found" / "block")
+    expect(re.search(r"^token 3: \S+", first, re.M), f"four tokens from the example, found {first!r}")
+
+    # pkg-config
+    packages = list(prefix.rglob("swiglu.pc"))
+    expect(len(packages) == 1, f"one swiglu.pc, found {packages}")
+    library_folder = packages[0].parent.parent
+    shared = any(library_folder.glob("libswiglu.so"))
+    environment = dict(os.environ, PKG_CONFIG_PATH=str(packages[0].parent))
+    flags = shlex.split(run("pkg-config", "--cflags", "--libs", *([] if shared else ["--static"]), "swiglu",
+                            env=environment))
+    program = folder / "block"
+    run(compiler, "-std=c++20", "-O1", pathlib.Path(examples) / "block.cpp", "-o", program, *flags,
+        f"-Wl,-rpath,{library_folder}")
+    expect(run(program) == first, "the same bits from both ways of building")
+
+    # Every header alone, with the include folder of the package and nothing else.
+    for header in sorted((prefix / "include" / "swiglu").glob("*.hpp")):
+        run(compiler, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-x", "c++", "-I", prefix / "include",
+            "-", input=f"#include <swiglu/{header.name}>\n")
+
+    # The installed command finds its library by itself.
+    command = prefix / "bin" / "swiglu"
+    if command.exists():
+        expect(run(command, "width", "--dim", "4096").strip() == "11008", "11008 from the installed `swiglu width`")
+        version = run(command, "--version").strip()
+        expect(run("pkg-config", "--modversion", "swiglu", env=environment).strip() in version,
+               f"the package's version in {version!r}")
+print("installed, found in two ways, built and run")
