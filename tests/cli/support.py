@@ -18,6 +18,8 @@ import numpy as np
 BINARY = os.environ.get("SWIGLU_BIN", "")
 DATA = pathlib.Path(os.environ.get("SWIGLU_TEST_DATA", "/nonexistent"))
 STORIES = DATA / "derived" / "stories260K"
+if not os.path.isfile(BINARY):
+    raise SystemExit(f"set SWIGLU_BIN to the swiglu command (found '{BINARY}')")
 LAYERS, DIM, HIDDEN, EPS = 5, 64, 172, 1e-5  # of stories260K
 
 
