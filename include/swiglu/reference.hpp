@@ -26,7 +26,8 @@ struct Trace {
 struct Request {
   Numerics numerics = Numerics::exact;
   bool block = true;                       ///< false: the input is already normalised, no residual
-  std::span<const std::int64_t> outputs = {};  ///< which outputs of down to compute, ascending; empty: all
+  /// Which outputs of down to compute, ascending; empty: all.
+  std::span<const std::int64_t> outputs = {};  // NOLINT(readability-redundant-member-init): gcc warns without it
   const Runner* runner = nullptr;          ///< rows of the weights are spread over it; null: one thread
   /// Not null: each stage starts from these intermediates of a fast path instead of the oracle's own, and
   /// bound() bounds that stage alone. (Bounds chained through all stages are larger than the values
