@@ -31,14 +31,14 @@ struct ZipPart {
   std::string name;
   std::string data;
   std::uint16_t method = 0;
-  std::optional<std::string> local_name;
-  std::optional<std::uint32_t> crc, csize, usize, header, local_signature;
-  std::optional<std::uint16_t> flags, local_flags, local_method;
+  std::optional<std::string> local_name{};
+  std::optional<std::uint32_t> crc{}, csize{}, usize{}, header{}, local_signature{};
+  std::optional<std::uint16_t> flags{}, local_flags{}, local_method{};
 };
 
 struct ZipShape {
-  bool torch = true;         ///< descriptors, alignment and zip64 records as torch.save writes them
-  std::string prefix;        ///< before the archive; offsets do not count it
+  bool torch = true;   ///< descriptors, alignment and zip64 records as torch.save writes them
+  std::string prefix;  ///< before the archive; offsets do not count it
   std::string comment;
   std::optional<std::uint64_t> count, directory, zip64_at;
 };
@@ -47,8 +47,8 @@ inline std::string zip_bytes(const std::vector<ZipPart>& parts, const ZipShape& 
   std::string out, directory;
   for (const ZipPart& part : parts) {
     const auto size = static_cast<std::uint32_t>(part.data.size());
-    const auto crc = static_cast<std::uint32_t>(
-        crc32(0, reinterpret_cast<const Bytef*>(part.data.data()), static_cast<uInt>(part.data.size())));
+    const std::uint32_t crc = part.crc.value_or(static_cast<std::uint32_t>(
+        crc32(0, reinterpret_cast<const Bytef*>(part.data.data()), static_cast<uInt>(part.data.size()))));
     const std::uint16_t flags = part.flags.value_or(shape.torch ? 0x0808 : 0x0800);
     const std::string local = part.local_name.value_or(part.name);
     const auto header = static_cast<std::uint32_t>(out.size());
@@ -61,11 +61,11 @@ inline std::string zip_bytes(const std::vector<ZipPart>& parts, const ZipShape& 
     out += little(part.local_signature.value_or(0x04034b50), 4) + little(20, 2) +
            little(part.local_flags.value_or(flags), 2) + little(part.local_method.value_or(part.method), 2) +
            little(0, 4) + little(shape.torch ? 0 : crc, 4) + little(shape.torch ? 0 : part.csize.value_or(size), 4) +
-           little(shape.torch ? 0 : part.usize.value_or(size), 4) + little(local.size(), 2) + little(extra.size(), 2) +
-           local + extra + part.data;
+           little(shape.torch ? 0 : part.usize.value_or(size), 4) + little(local.size(), 2) +
+           little(extra.size(), 2) + local + extra + part.data;
     if (shape.torch) out += little(0x08074b50, 4) + little(crc, 4) + little(size, 4) + little(size, 4);
     directory += little(0x02014b50, 4) + little(20, 2) + little(20, 2) + little(flags, 2) + little(part.method, 2) +
-                 little(0, 4) + little(part.crc.value_or(crc), 4) + little(part.csize.value_or(size), 4) +
+                 little(0, 4) + little(crc, 4) + little(part.csize.value_or(size), 4) +
                  little(part.usize.value_or(size), 4) + little(part.name.size(), 2) + little(0, 2) + little(0, 2) +
                  little(0, 2) + little(0, 2) + little(0, 4) + little(part.header.value_or(header), 4) + part.name;
   }
@@ -85,10 +85,10 @@ inline std::string zip_bytes(const std::vector<ZipPart>& parts, const ZipShape& 
 
 /// Protocol 2 opcodes. Everything returns a piece of pickle that leaves one value, if not said otherwise.
 namespace pickled {
-inline std::string text(std::string_view s) { return "X" + little(s.size(), 4) + std::string(s); }
+inline std::string text(std::string_view s) { return std::string("X").append(little(s.size(), 4)).append(s); }
 inline std::string number(std::int64_t v) {
-  return v >= INT32_MIN && v <= INT32_MAX ? "J" + little(static_cast<std::uint64_t>(v), 4)
-                                          : "\x8a\x08" + little(static_cast<std::uint64_t>(v), 8);
+  const bool small = v >= INT32_MIN && v <= INT32_MAX;
+  return std::string(small ? "J" : "\x8a\x08").append(little(static_cast<std::uint64_t>(v), small ? 4 : 8));
 }
 inline std::string global(const std::string& module, const std::string& name) {
   return "c" + module + "\n" + name + "\n";
@@ -103,7 +103,9 @@ inline std::string numbers(const std::vector<std::int64_t>& values) {
   for (const auto v : values) items.push_back(number(v));
   return tuple(items);
 }
-inline std::string call(const std::string& callable, const std::string& arguments) { return callable + arguments + "R"; }
+inline std::string call(const std::string& callable, const std::string& arguments) {
+  return callable + arguments + "R";
+}
 inline std::string ordered_dict() { return call(global("collections", "OrderedDict"), ")"); }
 /// "(… u": pairs for the dict below.
 inline std::string items(const std::vector<std::pair<std::string, std::string>>& pairs) {
@@ -149,8 +151,9 @@ inline std::string torch_bytes(const std::vector<FloatTensor>& tensors) {
   for (const FloatTensor& t : tensors) {
     std::vector<std::int64_t> strides(t.shape.size(), 1);
     for (std::size_t i = t.shape.size(); i-- > 1;) strides[i - 1] = strides[i] * t.shape[i];
-    pairs.emplace_back(t.name, pickled::tensor(pickled::storage(std::to_string(storages.size()), std::ssize(t.values)), 0,
-                                               t.shape, strides));
+    pairs.emplace_back(
+        t.name, pickled::tensor(pickled::storage(std::to_string(storages.size()), std::ssize(t.values)), 0, t.shape,
+                                strides));
     storages.emplace_back(reinterpret_cast<const char*>(t.values.data()), t.values.size() * sizeof(float));
   }
   return zip_bytes(torch_parts(pickled::whole(pickled::dict(pairs)), storages));
@@ -185,7 +188,8 @@ void expect_error(ErrorCode code, const std::vector<std::string>& pieces, const 
     action();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), code) << error.text();
-    for (const std::string& piece : pieces) EXPECT_NE(error.text().find(piece), std::string::npos) << piece << " not in: " << error.text();
+    for (const std::string& piece : pieces)
+      EXPECT_NE(error.text().find(piece), std::string::npos) << piece << " not in: " << error.text();
     for (const char c : error.text()) EXPECT_GE(static_cast<unsigned char>(c), 0x20U) << error.text();
     return;
   }
