@@ -91,7 +91,7 @@ inline std::string number(std::int64_t v) {
   return std::string(small ? "J" : "\x8a\x08").append(little(static_cast<std::uint64_t>(v), small ? 4 : 8));
 }
 inline std::string global(const std::string& module, const std::string& name) {
-  return "c" + module + "\n" + name + "\n";
+  return std::string("c").append(module).append("\n").append(name).append("\n");
 }
 inline std::string tuple(const std::vector<std::string>& items) {
   std::string out = "(";
@@ -113,8 +113,10 @@ inline std::string items(const std::vector<std::pair<std::string, std::string>>&
   for (const auto& [key, value] : pairs) out += text(key) + value;
   return out + "u";
 }
-inline std::string dict(const std::vector<std::pair<std::string, std::string>>& pairs) { return "}" + items(pairs); }
-inline std::string whole(const std::string& body) { return "\x80\x02" + body + "."; }
+inline std::string dict(const std::vector<std::pair<std::string, std::string>>& pairs) {
+  return std::string("}").append(items(pairs));
+}
+inline std::string whole(const std::string& body) { return std::string("\x80\x02").append(body).append("."); }
 
 inline std::string storage(const std::string& key, std::int64_t elements, const std::string& type = "FloatStorage",
                            const std::string& location = "cpu") {
