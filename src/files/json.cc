@@ -19,7 +19,7 @@
 namespace swiglu::files {
 namespace {
 
-// A tree takes about 150 bytes a value; a checkpoint of 100,000 tensors has fewer values than this.
+// A tree takes up to 150 bytes a value; a checkpoint of 100,000 tensors has fewer values than this.
 constexpr std::size_t kMaxValues = 1'000'000;
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
@@ -122,7 +122,6 @@ class TreeBuilder final : public nlohmann::json_sax<nlohmann::json> {
   bool start_object(std::size_t /*elements*/) override { return open(Json::Kind::object); }
   bool start_array(std::size_t /*elements*/) override { return open(Json::Kind::array); }
   bool key(string_t& value) override {
-    count();
     open_.back()->object.emplace_back(std::move(value), Json{});
     return true;
   }
@@ -149,15 +148,11 @@ class TreeBuilder final : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  void count() {
-    if (++values_ > kMaxValues) {
-      throw Error(ErrorCode::format, fmt::format("{}: JSON with more than {} keys and values", where_, kMaxValues));
-    }
-  }
-
   // Children are completed before their parent grows again, so the pointers in open_ stay valid.
   Json& add(Json::Kind kind) {
-    count();
+    if (++values_ > kMaxValues) {
+      throw Error(ErrorCode::format, fmt::format("{}: JSON with more than {} values", where_, kMaxValues));
+    }
     Json* place = &root_;
     if (!open_.empty() && open_.back()->kind == Json::Kind::array) {
       place = &open_.back()->array.emplace_back();

@@ -1,5 +1,5 @@
 // JSON as untrusted text: a small tree that keeps what matters for safety. Duplicate keys, bad UTF-8,
-// anything after the value, nesting beyond the limit, more than a million keys and values and numbers
+// anything after the value, nesting beyond the limit, more than a million values and numbers
 // beyond a double are errors (format).
 #pragma once
 

@@ -76,6 +76,14 @@ inline void write_file(const std::filesystem::path& path, std::string_view bytes
   ASSERT_TRUE(out.good()) << path;
 }
 
+/// Changes one byte in place: much cheaper than writing the file anew.
+inline void change_byte(const std::filesystem::path& path, std::size_t at, char value) {
+  std::fstream out(path, std::ios::binary | std::ios::in | std::ios::out);
+  out.seekp(static_cast<std::streamoff>(at));
+  out.put(value);
+  ASSERT_TRUE(out.good()) << path;
+}
+
 inline std::string read_file(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
