@@ -64,6 +64,7 @@ std::string show_json(const DemoReport& report) {
   json.object().field("schema_version", 1).field("command", "demo").key("machine").object();
   json.field("cpu", report.machine.cpu).field("cpus", report.machine.cpus);
   std::vector<std::string> isas;
+  isas.reserve(report.machine.isas.size());
   for (const Isa isa : report.machine.isas) isas.emplace_back(name_of(isa));
   json.list("isas", isas).field("l1d_bytes", report.machine.l1d_bytes).field("l2_bytes", report.machine.l2_bytes);
   json.field("l3_bytes", report.machine.l3_bytes).field("memory_bytes", report.machine.memory_bytes);

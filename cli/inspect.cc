@@ -29,7 +29,10 @@ struct WidthOrigin {
     const std::string recipe = fmt::format("multiple_of {}{}", multiple_of,
                                            multiplier ? fmt::format(", ffn_dim_multiplier {}", *multiplier) : "");
     if (presets.empty()) return fmt::format("Meta's recipe with {}", recipe);
-    return fmt::format("the shape of {} (recipe: {})", fmt::join(presets, ", "), recipe);
+    constexpr std::size_t kShown = 3;
+    const auto last = presets.begin() + static_cast<std::ptrdiff_t>(std::min(kShown, presets.size()));
+    return fmt::format("the shape of {}{} ({})", fmt::join(presets.begin(), last, ", "),
+                       presets.size() > kShown ? ", …" : "", recipe);
   }
 };
 
@@ -77,7 +80,9 @@ std::vector<TensorRow> compress(const std::vector<TensorInfo>& tensors) {
     for (const TensorInfo& tensor : tensors) {
       if (tensor.role == role) of_role.push_back(&tensor);
     }
-    std::stable_sort(of_role.begin(), of_role.end(), [](const auto* a, const auto* b) { return a->layer < b->layer; });
+    std::sort(of_role.begin(), of_role.end(), [](const TensorInfo* a, const TensorInfo* b) {
+      return a->layer != b->layer ? a->layer < b->layer : a < b;  // within a layer as the file has them
+    });
     const std::size_t start = rows.size();
     for (const TensorInfo* tensor : of_role) {
       const std::string pattern = pattern_of(*tensor);

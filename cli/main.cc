@@ -41,8 +41,8 @@ int exit_code(ErrorCode code) {
 
 /// A flag whose text `read` turns into a value, throwing Error(usage).
 CLI::Option* flag(CLI::App* command, const std::string& names, const std::string& value, const std::string& help,
-                  std::function<void(const std::string&)> read) {
-  return command->add_option_function<std::string>(names, std::move(read), help)->option_text(value);
+                  const std::function<void(const std::string&)>& read) {
+  return command->add_option_function<std::string>(names, read, help)->option_text(value);
 }
 
 void threads_flag(CLI::App* command, int& threads) {
@@ -208,6 +208,7 @@ void check_words(int argc, char** argv, const std::vector<Command>& commands) {
   const std::string word = argv[1];
   if (word.starts_with("-")) return;
   std::vector<std::string> names;
+  names.reserve(commands.size());
   for (const Command& command : commands) names.push_back(command.app->get_name());
   const std::vector<std::string_view> choices(names.begin(), names.end());
   const auto found = std::find(choices.begin(), choices.end(), word);
