@@ -17,17 +17,18 @@ enum class Numerics : std::uint8_t { exact, meta };
 
 /// Every intermediate, [tokens, …] dense.
 struct Trace {
-  std::vector<double> norm;         ///< [tokens, dim]
-  std::vector<double> gate, up, z;  ///< [tokens, hidden]
-  std::vector<double> down;         ///< [tokens, outputs]: the sublayer without the residual
-  std::vector<double> out;          ///< [tokens, outputs]: with it (equal to down for part ffn)
+  std::vector<double> norm;          ///< [tokens, dim]
+  std::vector<double> gate, up, z;   ///< [tokens, hidden]
+  std::vector<double> down;          ///< [tokens, outputs]: the sublayer without the residual
+  std::vector<double> out;           ///< [tokens, outputs]: with it (equal to down for part ffn)
 };
 
 struct Request {
   Numerics numerics = Numerics::exact;
-  bool block = true;                           ///< false: the input is already normalised, no residual
-  std::span<const std::int64_t> outputs = {};  ///< which outputs of down to compute, ascending; empty: all
-  const Runner* runner = nullptr;              ///< rows of the weights are spread over it; null: one thread
+  bool block = true;                       ///< false: the input is already normalised, no residual
+  /// Which outputs of down to compute, ascending; empty: all.
+  std::span<const std::int64_t> outputs = {};  // NOLINT(readability-redundant-member-init): gcc warns without it
+  const Runner* runner = nullptr;          ///< rows of the weights are spread over it; null: one thread
   /// Not null: each stage starts from these intermediates of a fast path instead of the oracle's own, and
   /// bound() bounds that stage alone. (Bounds chained through all stages are larger than the values
   /// themselves for wide layers in bf16 compute; those of one stage notice one ordinary missing term.)

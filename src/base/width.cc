@@ -82,11 +82,9 @@ std::int64_t ffn_width(std::int64_t dim, std::int64_t multiple_of, std::optional
       refuse(fmt::format("dim {} times ffn_dim_multiplier {} gives a width beyond 2^48", dim, *multiplier));
     }
     hidden = static_cast<std::int64_t>(scaled);
+    if (hidden == 0) refuse(fmt::format("dim {} times ffn_dim_multiplier {} gives a width of 0", dim, *multiplier));
   }
   const std::int64_t width = (hidden + multiple_of - 1) / multiple_of;  // in units of multiple_of
-  if (width == 0) {
-    refuse(fmt::format("dim {} times ffn_dim_multiplier {} gives a width of 0", dim, *multiplier));
-  }
   if (width > kLargest / multiple_of) {
     refuse(fmt::format("dim {} with multiple_of {} gives a width beyond 2^48", dim, multiple_of));
   }

@@ -17,7 +17,7 @@ namespace {
 // Little-endian integers and text, collected.
 class Bytes {
  public:
-  Bytes& u(std::uint64_t value, unsigned bytes) {
+  Bytes& number(std::uint64_t value, unsigned bytes) {
     for (unsigned i = 0; i < bytes; ++i) text_ += static_cast<char>(value >> (8 * i) & 0xffU);
     return *this;
   }
@@ -25,6 +25,10 @@ class Bytes {
     text_ += text;
     return *this;
   }
+  Bytes& u8(std::uint64_t value) { return number(value, 1); }
+  Bytes& u16(std::uint64_t value) { return number(value, 2); }
+  Bytes& u32(std::uint64_t value) { return number(value, 4); }
+  Bytes& u64(std::uint64_t value) { return number(value, 8); }
   [[nodiscard]] std::string take() { return std::move(text_); }
 
  private:
@@ -54,7 +58,7 @@ class ZipWriter {
     });
     entry.crc = crc;
     const unsigned width = size >= kMax32 ? 8 : 4;
-    file_.write(Bytes().put("PK\x07\x08").u(entry.crc, 4).u(size, width).u(size, width).take());
+    file_.write(Bytes().put("PK\x07\x08").u32(entry.crc).number(size, width).number(size, width).take());
     entries_.push_back(std::move(entry));
   }
   void add(const std::string& name, std::string_view text) {
@@ -71,11 +75,11 @@ class ZipWriter {
     const std::uint64_t end = file_.position();
     const std::uint64_t count = entries_.size();
     Bytes out;
-    out.put("PK\x06\x06").u(44, 8).u(kVersion, 2).u(kVersion, 2).u(0, 4).u(0, 4);
-    out.u(count, 8).u(count, 8).u(end - start, 8).u(start, 8);
-    out.put("PK\x06\x07").u(0, 4).u(end, 8).u(1, 4);
-    out.put("PK\x05\x06").u(0, 2).u(0, 2).u(std::min(count, kMax16), 2).u(std::min(count, kMax16), 2);
-    out.u(std::min(end - start, kMax32), 4).u(std::min(start, kMax32), 4).u(0, 2);
+    out.put("PK\x06\x06").u64(44).u16(kVersion).u16(kVersion).u32(0).u32(0);
+    out.u64(count).u64(count).u64(end - start).u64(start);
+    out.put("PK\x06\x07").u32(0).u64(end).u32(1);
+    out.put("PK\x05\x06").u16(0).u16(0).u16(std::min(count, kMax16)).u16(std::min(count, kMax16));
+    out.u32(std::min(end - start, kMax32)).u32(std::min(start, kMax32)).u16(0);
     file_.write(out.take());
   }
 
@@ -90,28 +94,28 @@ class ZipWriter {
   // Ends with a field "FB" of as many Z as bring the payload to a multiple of 64.
   static std::string local_header(const Entry& entry) {
     Bytes extra;
-    if (entry.size >= kMax32) extra.u(1, 2).u(16, 2).u(entry.size, 8).u(entry.size, 8);
+    if (entry.size >= kMax32) extra.u16(1).u16(16).u64(entry.size).u64(entry.size);
     std::string fields = extra.take();
     const std::uint64_t payload = entry.offset + 30 + entry.name.size() + fields.size() + 4;
     const std::uint64_t fill = (64 - payload % 64) % 64;
-    fields += Bytes().put("FB").u(fill, 2).put(std::string(fill, 'Z')).take();
+    fields += Bytes().put("FB").u16(fill).put(std::string(fill, 'Z')).take();
     const std::uint64_t size = entry.size >= kMax32 ? kMax32 : 0;  // 0: the descriptor behind the payload has it
     Bytes out;
-    out.put("PK\x03\x04").u(kVersion, 2).u(kFlags, 2).u(0, 2).u(0, 2).u(kDosDate, 2).u(0, 4).u(size, 4).u(size, 4);
-    return out.u(entry.name.size(), 2).u(fields.size(), 2).put(entry.name).put(fields).take();
+    out.put("PK\x03\x04").u16(kVersion).u16(kFlags).u16(0).u16(0).u16(kDosDate).u32(0).u32(size).u32(size);
+    return out.u16(entry.name.size()).u16(fields.size()).put(entry.name).put(fields).take();
   }
 
   static std::string directory_entry(const Entry& entry) {
     Bytes wide;
-    if (entry.size >= kMax32) wide.u(entry.size, 8).u(entry.size, 8);
-    if (entry.offset >= kMax32) wide.u(entry.offset, 8);
+    if (entry.size >= kMax32) wide.u64(entry.size).u64(entry.size);
+    if (entry.offset >= kMax32) wide.u64(entry.offset);
     const std::string values = wide.take();
-    const std::string fields = values.empty() ? "" : Bytes().u(1, 2).u(values.size(), 2).put(values).take();
+    const std::string fields = values.empty() ? "" : Bytes().u16(1).u16(values.size()).put(values).take();
     const std::uint64_t size = std::min(entry.size, kMax32);
     Bytes out;
-    out.put("PK\x01\x02").u(kVersion, 2).u(kVersion, 2).u(kFlags, 2).u(0, 2).u(0, 2).u(kDosDate, 2);
-    out.u(entry.crc, 4).u(size, 4).u(size, 4).u(entry.name.size(), 2).u(fields.size(), 2).u(0, 2).u(0, 2).u(0, 2);
-    return out.u(0, 4).u(std::min(entry.offset, kMax32), 4).put(entry.name).put(fields).take();
+    out.put("PK\x01\x02").u16(kVersion).u16(kVersion).u16(kFlags).u16(0).u16(0).u16(kDosDate);
+    out.u32(entry.crc).u32(size).u32(size).u16(entry.name.size()).u16(fields.size()).u16(0).u16(0).u16(0);
+    return out.u32(0).u32(std::min(entry.offset, kMax32)).put(entry.name).put(fields).take();
   }
 
   OutputFile& file_;
@@ -158,26 +162,26 @@ class TensorPickle {
   template <typename Say>
   void memoised(Memo memo, Say say) {
     if (std::exchange(said_[memo], true)) {
-      out_.put("h").u(memo, 1);
+      out_.put("h").u8(memo);
     } else {
       say();
-      out_.put("q").u(memo, 1);
+      out_.put("q").u8(memo);
     }
   }
   void global(Memo memo, std::string_view name) {
     memoised(memo, [&] { out_.put("c").put(name).put("\n"); });
   }
-  void text(std::string_view value) { out_.put("X").u(value.size(), 4).put(value); }
+  void text(std::string_view value) { out_.put("X").u32(value.size()).put(value); }
   void integer(std::int64_t value) {
     const auto bits = static_cast<std::uint64_t>(value);
     if (bits < 0x100)
-      out_.put("K").u(bits, 1);
+      out_.put("K").u8(bits);
     else if (bits < 0x10000)
-      out_.put("M").u(bits, 2);
+      out_.put("M").u16(bits);
     else if (bits < 0x80000000U)
-      out_.put("J").u(bits, 4);
+      out_.put("J").u32(bits);
     else
-      out_.put("\x8a\x08").u(bits, 8);
+      out_.put("\x8a\x08").u64(bits);
   }
 
   Bytes out_;

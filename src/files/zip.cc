@@ -22,10 +22,16 @@ namespace {
 constexpr std::uint64_t kLocalHeaderBytes = 30;
 constexpr std::uint64_t kDirectoryEntryBytes = 46;
 constexpr std::uint64_t kLocalHeader = 0x04034b50;
+constexpr std::uint64_t kDescriptor = 0x08074b50;
 constexpr std::uint64_t kDirectoryEntry = 0x02014b50;
 constexpr std::uint64_t kEndRecord = 0x06054b50;
 constexpr std::uint64_t kZip64EndRecord = 0x06064b50;
+constexpr std::uint64_t kLocator = 0x07064b50;
+constexpr std::uint64_t kEndBytes = 22;
+constexpr std::uint64_t kZip64EndBytes = 56;
+constexpr std::uint64_t kLocatorBytes = 20;
 constexpr std::uint64_t kMaxEntries = std::uint64_t{1} << 20;
+constexpr unsigned kDescribed = 0x8;     // flag bit: sizes follow the payload
 constexpr unsigned kEncrypted = 0x2041;  // flag bits: encrypted, strongly encrypted, masked headers
 
 std::uint64_t little(const std::byte* bytes, int count) {
@@ -133,11 +139,7 @@ class DirectoryReader {
     }
     std::vector<ZipEntry> entries;
     for (std::uint64_t i = 0; i < count_; ++i) entries.push_back(read_entry(i));
-    const std::uint64_t next = signature_at(after_last_);
-    if (next != kEndRecord && next != kZip64EndRecord) {
-      fail(fmt::format("expected the zip directory to end after the {} entries its end record counts, found more",
-                       count_));
-    }
+    check_end();
     check_layout(entries);
     return entries;
   }
@@ -230,6 +232,44 @@ class DirectoryReader {
       fail(fmt::format("{}: expected a local header that agrees with the directory at byte {}, found {}", shown,
                        entry.header, wrong));
     }
+    entry.described = (little(bytes.data() + 6, 2) & kDescribed) != 0;
+    std::array<std::byte, 8> after{};
+    if (entry.described && entry.size <= file_.size() - entry.offset &&
+        after.size() <= file_.size() - entry.offset - entry.size) {
+      file_.read(entry.offset + entry.size, after);
+    }
+    // The descriptor's signature is optional.
+    const bool agrees = little(after.data(), 4) == entry.crc ||
+                        (little(after.data(), 4) == kDescriptor && little(after.data() + 4, 4) == entry.crc);
+    if (entry.described && !agrees) {
+      fail(fmt::format("{}: expected a data descriptor after its {} bytes at {}, found other bytes", shown,
+                       entry.size, entry.offset));
+    }
+  }
+
+  // The directory is followed by its end records and nothing else, up to the last byte of the file.
+  void check_end() const {
+    std::uint64_t position = after_last_;
+    if (signature_at(position) == kZip64EndRecord) {
+      std::array<std::byte, kZip64EndBytes + kLocatorBytes> records{};
+      if (records.size() <= file_.size() - position) file_.read(position, records);
+      const std::byte* locator = records.data() + kZip64EndBytes;
+      if (little(records.data() + 4, 8) != kZip64EndBytes - 12 || little(locator, 4) != kLocator ||
+          little(locator + 8, 8) != position) {
+        fail(fmt::format("expected zip64 end records at byte {}, found other bytes", position));
+      }
+      position += records.size();
+    }
+    std::array<std::byte, kEndBytes> record{};
+    if (position <= file_.size() && record.size() <= file_.size() - position) file_.read(position, record);
+    if (little(record.data(), 4) != kEndRecord) {
+      fail(fmt::format("is truncated or damaged: expected the end of the zip directory after {} entries, at byte {}",
+                       count_, position));
+    }
+    const std::uint64_t end = position + record.size() + little(record.data() + 20, 2);
+    if (end != file_.size()) {
+      fail(fmt::format("expected the zip archive to end at byte {}, found {} bytes", end, file_.size()));
+    }
   }
 
   // Sorts by name; names are unique, and the payloads lie one after the other before the directory.
@@ -248,9 +288,11 @@ class DirectoryReader {
       const ZipEntry& entry = *by_place[i];
       const ZipEntry* next = i + 1 < by_place.size() ? by_place[i + 1] : nullptr;
       const std::uint64_t end = next != nullptr ? next->header : directory_;
-      if (entry.offset <= end && entry.size <= end - entry.offset) continue;
-      fail(fmt::format("zip entry '{}': expected {} bytes from byte {} of its own, found {} at byte {}",
+      const bool inside = entry.offset <= end && entry.size <= end - entry.offset;
+      if (inside && (entry.described || entry.offset + entry.size == end)) continue;
+      fail(fmt::format("zip entry '{}': expected {} bytes from byte {} on and then {}, found {} at byte {}",
                        escaped(entry.name), entry.size, entry.offset,
+                       entry.described ? "a descriptor" : "the next entry",
                        next != nullptr ? "entry '" + escaped(next->name) + "'" : std::string("the directory"), end));
     }
   }

@@ -18,15 +18,17 @@ struct ZipEntry {
   std::uint64_t offset = 0;  ///< of the payload in the file
   std::uint64_t size = 0;    ///< of the payload as it lies there
   std::uint32_t crc = 0;     ///< of the uncompressed bytes, as the directory states it
+  bool described = false;    ///< sizes and checksum follow the payload
   bool stored = true;        ///< false: compressed, so its bytes are of no use to us
 };
 
 class ZipArchive {
  public:
   /// Reads the directory. Throws format for anything inconsistent (names that repeat or could leave a
-  /// folder, local headers that disagree, payloads that overlap or leave the file), unsupported for
-  /// encryption and unknown compression. Archive comments, missing zip64 records and payloads at any
-  /// alignment are fine; bytes before the archive are not.
+  /// folder, local headers that disagree, payloads that overlap, leave the file or leave holes: a hole
+  /// is how a payload shifted by a damaged length shows), unsupported for encryption and unknown
+  /// compression. Archive comments, missing zip64 records and payloads at any alignment are fine; bytes
+  /// before or after the archive are not.
   explicit ZipArchive(std::shared_ptr<const File> file);
 
   /// By name, ascending.

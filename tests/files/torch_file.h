@@ -31,9 +31,9 @@ struct ZipPart {
   std::string name;
   std::string data;
   std::uint16_t method = 0;
-  std::optional<std::string> local_name;
-  std::optional<std::uint32_t> crc, csize, usize, header, local_signature;
-  std::optional<std::uint16_t> flags, local_flags, local_method;
+  std::optional<std::string> local_name{};
+  std::optional<std::uint32_t> crc{}, csize{}, usize{}, header{}, local_signature{};
+  std::optional<std::uint16_t> flags{}, local_flags{}, local_method{};
 };
 
 struct ZipShape {
@@ -47,8 +47,8 @@ inline std::string zip_bytes(const std::vector<ZipPart>& parts, const ZipShape& 
   std::string out, directory;
   for (const ZipPart& part : parts) {
     const auto size = static_cast<std::uint32_t>(part.data.size());
-    const auto crc = static_cast<std::uint32_t>(
-        crc32(0, reinterpret_cast<const Bytef*>(part.data.data()), static_cast<uInt>(part.data.size())));
+    const std::uint32_t crc = part.crc.value_or(static_cast<std::uint32_t>(
+        crc32(0, reinterpret_cast<const Bytef*>(part.data.data()), static_cast<uInt>(part.data.size()))));
     const std::uint16_t flags = part.flags.value_or(shape.torch ? 0x0808 : 0x0800);
     const std::string local = part.local_name.value_or(part.name);
     const auto header = static_cast<std::uint32_t>(out.size());
@@ -65,7 +65,7 @@ inline std::string zip_bytes(const std::vector<ZipPart>& parts, const ZipShape& 
            little(extra.size(), 2) + local + extra + part.data;
     if (shape.torch) out += little(0x08074b50, 4) + little(crc, 4) + little(size, 4) + little(size, 4);
     directory += little(0x02014b50, 4) + little(20, 2) + little(20, 2) + little(flags, 2) + little(part.method, 2) +
-                 little(0, 4) + little(part.crc.value_or(crc), 4) + little(part.csize.value_or(size), 4) +
+                 little(0, 4) + little(crc, 4) + little(part.csize.value_or(size), 4) +
                  little(part.usize.value_or(size), 4) + little(part.name.size(), 2) + little(0, 2) + little(0, 2) +
                  little(0, 2) + little(0, 2) + little(0, 4) + little(part.header.value_or(header), 4) + part.name;
   }
@@ -85,13 +85,13 @@ inline std::string zip_bytes(const std::vector<ZipPart>& parts, const ZipShape& 
 
 /// Protocol 2 opcodes. Everything returns a piece of pickle that leaves one value, if not said otherwise.
 namespace pickled {
-inline std::string text(std::string_view s) { return "X" + little(s.size(), 4) + std::string(s); }
+inline std::string text(std::string_view s) { return std::string("X").append(little(s.size(), 4)).append(s); }
 inline std::string number(std::int64_t v) {
-  return v >= INT32_MIN && v <= INT32_MAX ? "J" + little(static_cast<std::uint64_t>(v), 4)
-                                          : "\x8a\x08" + little(static_cast<std::uint64_t>(v), 8);
+  const bool small = v >= INT32_MIN && v <= INT32_MAX;
+  return std::string(small ? "J" : "\x8a\x08").append(little(static_cast<std::uint64_t>(v), small ? 4 : 8));
 }
 inline std::string global(const std::string& module, const std::string& name) {
-  return "c" + module + "\n" + name + "\n";
+  return std::string("c").append(module).append("\n").append(name).append("\n");
 }
 inline std::string tuple(const std::vector<std::string>& items) {
   std::string out = "(";
@@ -113,8 +113,10 @@ inline std::string items(const std::vector<std::pair<std::string, std::string>>&
   for (const auto& [key, value] : pairs) out += text(key) + value;
   return out + "u";
 }
-inline std::string dict(const std::vector<std::pair<std::string, std::string>>& pairs) { return "}" + items(pairs); }
-inline std::string whole(const std::string& body) { return "\x80\x02" + body + "."; }
+inline std::string dict(const std::vector<std::pair<std::string, std::string>>& pairs) {
+  return std::string("}").append(items(pairs));
+}
+inline std::string whole(const std::string& body) { return std::string("\x80\x02").append(body).append("."); }
 
 inline std::string storage(const std::string& key, std::int64_t elements, const std::string& type = "FloatStorage",
                            const std::string& location = "cpu") {

@@ -67,9 +67,12 @@ TEST(Zip, tells_a_truncated_file_at_every_length) {
     ZipShape shape;
     shape.torch = torch;
     const std::string bytes = zip_bytes(kParts, shape);
-    for (std::size_t n = 0; n < bytes.size(); ++n) {
-      const BytesFile file(bytes.substr(0, n));
-      EXPECT_THROW(const ZipArchive zip(*file), Error) << n;
+    const TemporaryFolder folder;
+    write_file(folder / "x.pth", bytes);
+    for (std::size_t n = bytes.size(); n-- > 0;) {
+      std::filesystem::resize_file(folder / "x.pth", n);
+      const auto file = std::make_shared<const files::File>(folder / "x.pth");
+      EXPECT_THROW(const ZipArchive zip(file), Error) << n;
     }
     refuses(bytes.substr(0, 200), {"truncated or not a zip"});
   }
@@ -116,6 +119,11 @@ TEST(Zip, refuses_bytes_before_the_archive) {
   }
 }
 
+TEST(Zip, refuses_bytes_after_the_archive) {
+  refuses(zip_bytes(kParts) + "x", {"to end at byte"});
+  refuses(zip_bytes(kParts) + zip_bytes(kParts), {});
+}
+
 TEST(Zip, refuses_a_local_header_that_is_not_there) {
   refuses(zip_bytes(parts_with(1, [](ZipPart& p) { p.local_signature = 0x04034b51; })), {"r/data/0", "local header"});
   for (const std::uint32_t header : {1U, 64U, 0x7fffffffU, 0xfffffffeU, 0xffffffffU}) {
@@ -154,8 +162,23 @@ TEST(Zip, refuses_two_sizes_of_a_stored_entry) {
 
 TEST(Zip, refuses_overlapping_and_overlong_payloads) {
   refuses(zip_bytes(parts_with(1, [](ZipPart& p) { p.csize = p.usize = 5000; })), {"r/data/0", "5000"});
-  refuses(zip_bytes(parts_with(2, [](ZipPart& p) { p.csize = p.usize = 500; })), {"r/version", "the directory"});
+  refuses(zip_bytes(parts_with(2, [](ZipPart& p) { p.csize = p.usize = 500; })), {"r/version", "500"});
   refuses(zip_bytes(parts_with(2, [](ZipPart& p) { p.csize = p.usize = 0xfffffffe; })), {"r/version"});
+}
+
+TEST(Zip, refuses_holes) {
+  // One more byte of local extra field shifts the payload; nothing else tells.
+  for (const bool torch : {true, false}) {
+    ZipShape shape;
+    shape.torch = torch;
+    std::string bytes = zip_bytes(kParts, shape);
+    const std::size_t extra_length = bytes.find("r/data/0") - 2;
+    bytes[extra_length] = static_cast<char>(bytes[extra_length] + 1);
+    refuses(bytes, {"r/data/0"});
+    bytes = zip_bytes(kParts, shape);
+    bytes[extra_length] = static_cast<char>(bytes[extra_length] - 1);
+    refuses(bytes, {"r/data/0"});
+  }
 }
 
 TEST(Zip, refuses_many_names_for_one_body) {

@@ -192,7 +192,7 @@ TEST(Bound, is_not_absurd_on_ordinary_data) {
         return compare(p.layer, p.h, kTokens, compute, true, which).looseness[stage];
       };
       EXPECT_LT(looseness(small, Errors::chained, 5), 1e4);
-      for (const std::size_t stage : {0, 1, 2, 3, 4, 5}) EXPECT_LT(looseness(wide, Errors::by_stage, stage), 5e3);
+      for (std::size_t stage = 0; stage < 6; ++stage) EXPECT_LT(looseness(wide, Errors::by_stage, stage), 5e3);
     }
   }
 }
@@ -262,7 +262,7 @@ TEST(Bound, is_reached_by_the_tree_of_the_down_projection) {
   Doubles weights(16 * kGroup, 0.0);
   for (std::size_t k = 0; k < kGroup; ++k) weights[k] = 0x1p-24;
   weights[0] = 1.0;
-  for (const std::size_t g : {1, 2, 4, 8}) weights[g * kGroup] = 0x1p-24;
+  for (std::size_t g = 1; g < 16; g *= 2) weights[g * kGroup] = 0x1p-24;
   const auto hidden = std::ssize(weights);
   const LayerSource layer = layer_of(memory_source("gate", DType::f32, hidden, 1, Doubles(weights.size(), 64.0)),
                                      memory_source("up", DType::f32, hidden, 1, Doubles(weights.size(), 0x1p-6)),

@@ -1,0 +1,33 @@
+"""The demonstration keeps its promises: a minute, 3 GiB, accurate, the same bits."""
+import resource
+import time
+import unittest
+
+from support import CommandTest
+
+
+class Demo(CommandTest):
+    def test_demo(self):
+        start = time.monotonic()
+        report = self.done("demo", "--json").json
+        self.assertLess(time.monotonic() - start, 60)
+        self.assertLess(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, 3 * 2**30)
+        self.assertTrue(report["pass"])
+        self.assertEqual((report["layer"]["dim"], report["layer"]["hidden"]), (4096, 14336))
+        self.assertLess(report["layer"]["peak_memory_bytes"], 1.25 * report["layer"]["packed_bytes"])
+        self.assertLess(report["accuracy"]["relative_error"], 4e-3)
+        rows = report["rows"] + [{"tokens": t} for t in report["skipped_tokens"]]
+        self.assertEqual([row["tokens"] for row in rows], [1, 16, 128, 512])
+        for row in report["rows"]:
+            self.assertGreaterEqual(len(row["samples_ms"]), 3)
+            self.assertIn(row["limit"], ("bandwidth", "compute"))
+
+    def test_the_words(self):
+        text = self.done("demo").out
+        for word in ("Llama-3-8B", "tokens", "GFLOP/s", "accuracy", "same bits", "swiglu inspect"):
+            self.assertIn(word, text)
+        self.assertNotIn("✗", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
