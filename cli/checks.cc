@@ -11,25 +11,41 @@
 
 namespace swiglu::cli {
 
-Comparison compare(std::span<const float> fast, std::span<const double> exact, std::span<const double> bound) {
-  Comparison result;
-  result.elements = static_cast<std::int64_t>(exact.size());
+namespace {
+
+double ratio(double squares, double of_squares) { return squares == 0 ? 0 : std::sqrt(squares / of_squares); }
+
+}  // namespace
+
+StageCheck check_stage(std::span<const float> fast, std::span<const double> right, std::span<const double> bound) {
+  StageCheck check;
+  check.elements = static_cast<std::int64_t>(right.size());
   double errors = 0, bounds = 0, values = 0;
-  for (std::size_t i = 0; i < exact.size(); ++i) {
-    if (!std::isfinite(exact[i]) || !std::isfinite(bound[i])) {
-      ++result.skipped;
+  for (std::size_t i = 0; i < right.size(); ++i) {
+    if (!std::isfinite(right[i]) || !std::isfinite(bound[i])) {
+      ++check.skipped;
       continue;
     }
-    const double error = std::fabs(static_cast<double>(fast[i]) - exact[i]);
-    if (!(error <= bound[i])) ++result.outside;  // also when fast is NaN
+    const double error = std::fabs(static_cast<double>(fast[i]) - right[i]);
+    if (!(error <= bound[i])) ++check.outside;  // also when fast is NaN
     errors += error * error;
     bounds += bound[i] * bound[i];
+    values += right[i] * right[i];
+  }
+  check.error = ratio(errors, values);
+  check.bound = ratio(bounds, values);
+  return check;
+}
+
+double relative_error(std::span<const float> fast, std::span<const double> exact) {
+  double errors = 0, values = 0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    if (!std::isfinite(exact[i])) continue;
+    const double error = static_cast<double>(fast[i]) - exact[i];
+    errors += error * error;
     values += exact[i] * exact[i];
   }
-  const auto relative = [values](double squares) { return squares == 0 ? 0 : std::sqrt(squares / values); };
-  result.error = relative(errors);
-  result.bound = relative(bounds);
-  return result;
+  return ratio(errors, values);
 }
 
 Pools::Pools(int all) {

@@ -13,17 +13,22 @@
 
 namespace swiglu::cli {
 
-/// One intermediate against the oracle. Elements whose exact value or bound is not finite (weights
-/// or inputs with NaN or Inf) are counted in `skipped` and take no part.
-struct Comparison {
-  double error = 0;  ///< ‖fast - exact‖ / ‖exact‖
-  double bound = 0;  ///< ‖bound‖ / ‖exact‖
+/// One stage of the fast path against the oracle's, both starting from the fast path's intermediate
+/// before it. (Every stage within its bound implies the whole within the chained bound, which is wide.)
+/// Elements whose right value or bound is not finite (weights or inputs with NaN or Inf) are counted in
+/// `skipped` and take no part.
+struct StageCheck {
+  double error = 0;  ///< ‖fast - right‖ / ‖right‖
+  double bound = 0;  ///< ‖bound‖ / ‖right‖
   std::int64_t elements = 0, skipped = 0;
-  std::int64_t outside = 0;  ///< elements with |fast - exact| > bound
+  std::int64_t outside = 0;  ///< elements with |fast - right| > bound
   [[nodiscard]] bool good() const { return outside == 0; }
 };
-[[nodiscard]] Comparison compare(std::span<const float> fast, std::span<const double> exact,
-                                 std::span<const double> bound);
+[[nodiscard]] StageCheck check_stage(std::span<const float> fast, std::span<const double> right,
+                                     std::span<const double> bound);
+
+/// ‖fast - exact‖ / ‖exact‖ over the elements whose exact value is finite.
+[[nodiscard]] double relative_error(std::span<const float> fast, std::span<const double> exact);
 
 /// A runner that hands its tasks to another one, exchangeable between calls: one packed layer can
 /// then be run on any number of threads.
@@ -66,9 +71,8 @@ struct BitsReport {
 /// Runs block() on `h` ([tokens, dim]) in every combination of tier, thread count and batch split (all
 /// at once; one by one; uneven) and compares each with the first bitwise. `step` is called before each
 /// packing with what is about to be done.
-[[nodiscard]] BitsReport check_bits(const LayerSource& source, Compute compute, Pools& pools,
-                                    std::span<const float> h, std::int64_t tokens,
-                                    const std::function<void(const std::string&)>& step);
+[[nodiscard]] BitsReport check_bits(const LayerSource& source, Compute compute, Pools& pools, std::span<const float> h,
+                                    std::int64_t tokens, const std::function<void(const std::string&)>& step);
 
 /// block() on rows [first, first + count) of h and out.
 void run_rows(const FeedForward& layer, std::span<const float> h, std::span<float> out, std::int64_t first,

@@ -29,8 +29,7 @@ std::string list(const std::vector<std::string>& words) { return fmt::format("{}
 void show(const DemoReport& report) {
   const FfnConfig& config = report.layer.config;
   say(fmt::format(
-      "{}\n",
-      headline("The Llama 3 feed-forward sublayer: out = h + W2 · (silu(W1 · n) ⊙ (W3 · n)), n = RMSNorm(h)")));
+      "{}\n", headline("The Llama 3 feed-forward sublayer: out = h + W2 · (silu(W1 · n) ⊙ (W3 · n)), n = RMSNorm(h)")));
   say(fmt::format("  layer    Llama-3-8B's shape: dim {}, hidden {}; {} weights, made from a seed\n", config.dim,
                   config.hidden, name_of(DType::bf16)));
   say(fmt::format("  machine  {}, {}, {}\n", printable(report.machine.cpu), name_of(report.layer.isa),

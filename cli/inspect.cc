@@ -77,8 +77,7 @@ std::vector<TensorRow> compress(const std::vector<TensorInfo>& tensors) {
     for (const TensorInfo& tensor : tensors) {
       if (tensor.role == role) of_role.push_back(&tensor);
     }
-    std::stable_sort(of_role.begin(), of_role.end(),
-                     [](const auto* a, const auto* b) { return a->layer < b->layer; });
+    std::stable_sort(of_role.begin(), of_role.end(), [](const auto* a, const auto* b) { return a->layer < b->layer; });
     const std::size_t start = rows.size();
     for (const TensorInfo* tensor : of_role) {
       const std::string pattern = pattern_of(*tensor);
@@ -134,8 +133,7 @@ std::vector<MatrixStats> read_stats(const Checkpoint& model, std::vector<std::st
       all.push_back({i, "down", stats_of(*layer.down, pool, read)});
     } catch (const Error& fault) {
       if (fault.code() == ErrorCode::no_memory) throw;
-      if (std::find(problems.begin(), problems.end(), fault.text()) == problems.end())
-        problems.push_back(fault.text());
+      if (std::find(problems.begin(), problems.end(), fault.text()) == problems.end()) problems.push_back(fault.text());
     }
   }
   return all;
@@ -166,8 +164,7 @@ std::vector<std::string> non_finite_notes(const std::vector<MatrixStats>& all) {
 
 /// Of one layer's three matrices, panels' padding not counted.
 double weight_bytes(const FfnConfig& config, DType dtype) {
-  return 3 * static_cast<double>(config.dim) * static_cast<double>(config.hidden) *
-         static_cast<double>(size_of(dtype));
+  return 3 * static_cast<double>(config.dim) * static_cast<double>(config.hidden) * static_cast<double>(size_of(dtype));
 }
 
 std::string show_summary(const InspectOptions& options, const Checkpoint& model, const WidthOrigin& origin) {

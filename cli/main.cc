@@ -68,8 +68,7 @@ void model_argument(CLI::App* command, std::filesystem::path& model) {
 void json_flag(CLI::App* command, bool& json) { command->add_flag("--json", json, "One JSON document on stdout"); }
 
 CLI::App* add_demo(CLI::App& app, DemoOptions& o) {
-  CLI::App* c =
-      app.add_subcommand("demo", "Start here: a Llama-3-8B-sized layer made on the spot, timed and checked");
+  CLI::App* c = app.add_subcommand("demo", "Start here: a Llama-3-8B-sized layer made on the spot, timed and checked");
   threads_flag(c, o.threads);
   json_flag(c, o.json);
   c->footer(
@@ -132,8 +131,8 @@ CLI::App* add_run(CLI::App& app, RunOptions& o) {
 }
 
 CLI::App* add_verify(CLI::App& app, VerifyOptions& o) {
-  CLI::App* c = app.add_subcommand(
-      "verify", "The fast path against a double-precision oracle, and its bits against themselves");
+  CLI::App* c =
+      app.add_subcommand("verify", "The fast path against a double-precision oracle, and its bits against themselves");
   model_argument(c, o.model);
   flag(c, "--layer", "N|all", "Which layer, from 0 (default: all)", [&o](const std::string& text) {
     if (text != "all") o.layer = parse_whole("--layer", text, 0);

@@ -21,8 +21,8 @@ bool colourful() {
 
 /// Characters, not bytes: UTF-8 continuation bytes take no room.
 std::size_t width_of(std::string_view text) {
-  return static_cast<std::size_t>(std::count_if(
-      text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
 }
 
 /// How many bytes the well-formed UTF-8 character at the start of `text` has; 0 if it is not one.
@@ -89,9 +89,7 @@ std::string format_error(double error) {
 
 std::string format_shape(std::span<const std::int64_t> shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
-std::string plural(std::int64_t n, std::string_view noun) {
-  return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s");
-}
+std::string plural(std::int64_t n, std::string_view noun) { return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s"); }
 
 std::string mark(bool good) {
   const char* sign = good ? "✓" : "✗";

@@ -16,8 +16,7 @@ CheckpointRecipe recipe_of(const SynthOptions& options) {
   CheckpointRecipe recipe;
   if (options.preset) {
     if (options.dim || options.hidden) {
-      throw Error(ErrorCode::usage,
-                  "synth: a preset has its own dim and hidden: give --preset, or --dim and --hidden");
+      throw Error(ErrorCode::usage, "synth: a preset has its own dim and hidden: give --preset, or --dim and --hidden");
     }
     const Preset& preset = find_preset(*options.preset);
     recipe.config = preset.config();

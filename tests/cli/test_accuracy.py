@@ -159,7 +159,7 @@ class Accuracy(CommandTest):
                     for matrix in ("norm", "gate", "up", "z", "down", "out"):
                         self.assertEqual(result[matrix]["skipped"], 0)
                         self.assertLess(result[matrix]["relative_error"], limit * 1.5)
-                        self.assertLessEqual(result[matrix]["relative_error"], result[matrix]["relative_bound"])
+                        self.assertLessEqual(result[matrix]["stage_relative_error"], result[matrix]["stage_relative_bound"])
                 self.assertEqual(layer["bits"]["runs"], layer["bits"]["equal"])
                 self.assertEqual(layer["bits"]["isas"][-1], "scalar")
         text = self.done("verify", STORIES / "hf_f32", "--layer", 2, "--input", STORIES / "x.npy").out

@@ -117,8 +117,7 @@ TEST(Contract, gate_up_and_down_of_different_types) {
 
 /// One matrix at a time leaves the ordinary range, so that something is left to compare behind it.
 TEST(Contract, extreme_values_in_each_place) {
-  constexpr Kind kKinds[] = {Kind::heavy, Kind::tiny, Kind::small,  Kind::huge,
-                             Kind::zeros, Kind::ties, Kind::special};
+  constexpr Kind kKinds[] = {Kind::heavy, Kind::tiny, Kind::small, Kind::huge, Kind::zeros, Kind::ties, Kind::special};
   std::size_t turn = 0;
   for (const Compute compute : kComputes) {
     for (const DType weights : kTypes) {
@@ -180,9 +179,9 @@ TEST(Contract, outputs_at_the_ends_of_their_type) {
         Trial trial(c);
         for (std::int64_t i = 0; i < c.dim; ++i) {
           for (std::int64_t j = 0; j < c.hidden; ++j) {
-            trial.down().set(i, j,
-                             contract::encode(std::ldexp(trial.down().value(i, j) * (i % 2 == 0 ? 1.0 : 16.0), scale),
-                                              DType::f32));
+            trial.down().set(
+                i, j,
+                contract::encode(std::ldexp(trial.down().value(i, j) * (i % 2 == 0 ? 1.0 : 16.0), scale), DType::f32));
           }
         }
         trial.check();

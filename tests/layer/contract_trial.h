@@ -55,11 +55,8 @@ inline ThreadPool& pool() {
 class Trial {
  public:
   explicit Trial(const Case& c)
-      : c_(c),
-        gate_(c.gate_type, c.hidden, c.dim, 1),
-        up_(c.up_type, c.hidden, c.dim),
-        down_(c.down_type, c.dim, c.hidden, 3),
-        x_(c.in, c.tokens, c.dim, 5) {
+      : c_(c), gate_(c.gate_type, c.hidden, c.dim, 1), up_(c.up_type, c.hidden, c.dim),
+        down_(c.down_type, c.dim, c.hidden, 3), x_(c.in, c.tokens, c.dim, 5) {
     std::uint64_t seed = 1469598103934665603u;  // FNV-1a of the text: a case is the same in any order and alone
     for (const char letter : c.text()) seed = (seed ^ static_cast<std::uint64_t>(letter)) * 1099511628211u;
     Random random(seed);
