@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 
-root = pathlib.Path(sys.argv[1])
+root = pathlib.Path(sys.argv[1]).resolve()
 swiglu = os.environ["SWIGLU_BIN"]
 documents = [p for p in sorted([*root.glob("*.md"), *(root / "docs").glob("*.md")])]
 faults = []

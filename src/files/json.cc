@@ -17,6 +17,12 @@
 #include "swiglu/swiglu.hpp"
 
 namespace swiglu::files {
+Json::Json() = default;
+Json::~Json() = default;
+Json::Json(const Json&) = default;
+Json::Json(Json&&) noexcept = default;
+Json& Json::operator=(const Json&) = default;
+Json& Json::operator=(Json&&) noexcept = default;
 namespace {
 
 // A tree takes up to 150 bytes a value; a checkpoint of 100,000 tensors has fewer values than this.

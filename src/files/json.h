@@ -14,6 +14,13 @@
 namespace swiglu::files {
 
 struct Json {
+  Json();  // defined where the type is complete: a vector of pairs of it may not be destroyed before
+  ~Json();
+  Json(const Json&);
+  Json(Json&&) noexcept;
+  Json& operator=(const Json&);
+  Json& operator=(Json&&) noexcept;
+
   enum class Kind : std::uint8_t { null, boolean, integer, real, string, array, object };
   Kind kind = Kind::null;
   bool boolean = false;

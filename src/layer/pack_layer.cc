@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/cpu.h"
+#include "base/dtype.h"
 #include "base/text.h"
 #include "layer/layer.h"
 
@@ -17,8 +18,8 @@ void check_shape(const char* role, const std::shared_ptr<const TensorSource>& so
                  std::int64_t cols) {
   if (source == nullptr) throw Error(ErrorCode::usage, fmt::format("the {} matrix is missing", role));
   if (source->rows() != rows || source->cols() != cols) {
-    throw Error(ErrorCode::shape, fmt::format("{} ({}): expected {} x {}, found {} x {}", escaped(source->name()),
-                                              role, rows, cols, source->rows(), source->cols()));
+    throw Error(ErrorCode::shape, fmt::format("{} ({}): expected {} x {}, found {} x {}", escaped(source->name()), role,
+                                              rows, cols, source->rows(), source->cols()));
   }
 }
 
@@ -63,11 +64,13 @@ const char* storage_name(Product product) {
   return "plain bf16";
 }
 
-// Rounds to nearest whatever mode the caller is in.
-[[gnu::noinline]] float narrowed(double value) { return static_cast<float>(value); }
+// Rounds to nearest whatever mode the caller is in; store_double is compiled elsewhere, so the
+// conversion cannot move out of the scope.
 float to_float(double value) {
   const FloatMode exact(FloatMode::kExact);
-  return narrowed(value);
+  float narrow = 0;
+  store_double(&narrow, DType::f32, 0, value);
+  return narrow;
 }
 
 // Source elements packed so far, told to the caller in bytes of packed weights.

@@ -25,11 +25,11 @@ namespace swiglu::contract {
 /// v rounded to nearest even in a binary format of `digits` significand bits and exponents emin … emax.
 inline double round_to_format(double v, int digits, int emin, int emax) {
   if (v == 0 || !std::isfinite(v)) return v;
-  const int quantum = std::max(std::ilogb(v), emin) - (digits - 1);
-  const double rounded = std::ldexp(std::nearbyint(std::ldexp(v, -quantum)), quantum);
-  const double magnitude =
-      std::fabs(rounded) >= std::ldexp(1.0, emax + 1) ? std::numeric_limits<double>::infinity() : std::fabs(rounded);
-  return std::copysign(magnitude, v);
+  const auto power = [](int e) { return std::bit_cast<double>(static_cast<std::uint64_t>(e + 1023) << 52); };
+  const int exponent = static_cast<int>(std::bit_cast<std::uint64_t>(v) >> 52 & 2047) - 1023;
+  const int quantum = std::max(exponent, emin) - (digits - 1);
+  const double rounded = std::fabs(std::rint(v * power(-quantum)) * power(quantum));
+  return std::copysign(rounded >= power(emax + 1) ? std::numeric_limits<double>::infinity() : rounded, v);
 }
 inline double round_to(double v, DType t) {
   switch (t) {

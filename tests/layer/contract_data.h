@@ -26,7 +26,11 @@ class Random {
   double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
   double between(double low, double high) { return low + (high - low) * uniform(); }
   double sign() { return (next() & 1) != 0 ? 1.0 : -1.0; }
-  double normal() { return std::sqrt(3.0) * (uniform() + uniform() + uniform() + uniform() - 2.0); }
+  double normal() {  // four uniforms of 16 bits
+    std::int64_t sum = -131070;
+    for (std::uint64_t x = next(), i = 0; i < 4; ++i, x >>= 16) sum += static_cast<std::int64_t>(x & 0xffff);
+    return static_cast<double>(sum) * (0x1.bb67aep-16);
+  }
   std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(n)); }
 
  private:
@@ -50,10 +54,7 @@ inline const char* name_of(Kind kind) {
 
 inline double smallest(DType t) { return t == DType::f16 ? 0x1p-24 : t == DType::bf16 ? 0x1p-133 : 0x1p-149; }
 inline double largest(DType t) {  // a double is narrowed: what matters lies around the largest float
-  return t == DType::f16    ? 65504.0
-         : t == DType::bf16 ? 0x1.fep127
-         : t == DType::f32  ? 0x1.fffffep127
-                            : 0x1.fffffefp127;
+  return t == DType::f16 ? 65504.0 : t == DType::bf16 ? 0x1.fep127 : t == DType::f32 ? 0x1.fffffep127 : 0x1.fffffefp127;
 }
 
 inline double draw(Random& random, Kind kind, DType t, std::int64_t cols) {
@@ -96,10 +97,7 @@ inline double draw(Random& random, Kind kind, DType t, std::int64_t cols) {
 class Matrix {
  public:
   Matrix(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t gap = 0)
-      : dtype_(dtype),
-        rows_(rows),
-        cols_(cols),
-        stride_(cols + gap),
+      : dtype_(dtype), rows_(rows), cols_(cols), stride_(cols + gap),
         bytes_(static_cast<std::size_t>(rows * (cols + gap) * size_of(dtype)), std::byte{0xa5}) {}
 
   void set(std::int64_t r, std::int64_t c, std::uint64_t bits) { std::memcpy(at(r, c), &bits, element()); }
@@ -120,8 +118,7 @@ class Matrix {
         if (std::isnan(v)) {
           constexpr int kMantissa[] = {23, 7, 10, 52};
           const int mantissa = kMantissa[static_cast<int>(dtype_)];
-          const std::uint64_t payloads[] = {1, std::uint64_t{1} << (mantissa - 1),
-                                            (std::uint64_t{1} << mantissa) - 1};
+          const std::uint64_t payloads[] = {1, std::uint64_t{1} << (mantissa - 1), (std::uint64_t{1} << mantissa) - 1};
           bits = (bits >> mantissa << mantissa) | payloads[random.below(3)] |
                  std::uint64_t{random.next() & 1} << (8 * size_of(dtype_) - 1);
         }
