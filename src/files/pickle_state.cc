@@ -77,7 +77,7 @@ void Machine::check_tensor(const std::vector<Index>& arguments, PickleRole role)
   };
   expect(arguments[0], Kind::storage, "storage");
   expect(arguments[1], Kind::integer, "offset");
-  for (const std::size_t i : {2, 3}) {
+  for (const std::size_t i : {std::size_t{2}, std::size_t{3}}) {
     const char* what = i == 2 ? "sizes" : "strides";
     expect(arguments[i], Kind::tuple, what);
     if (node(arguments[i]).count > kMaxDimensions) {
