@@ -1,17 +1,14 @@
-// minizip walks the directory; it reads through our own callbacks, so a file can only be touched by
-// positioned reads. minizip is forgiving: what it lets pass (bytes before the archive, local names that
-// differ, overlapping payloads, wrong counts) is checked here. The only file that knows minizip.
+// Reads the directory as APPNOTE.TXT describes it and demands more than most readers do: what is written
+// twice must agree, nothing may overlap, and nothing may lie between the entries or around them.
+// Own code on purpose: Debian's minizip never reads zip64 extra fields where long has 64 bits, so it
+// fails on every checkpoint above 4 GiB, and forgives the contradictions that matter here.
 #include "files/zip.h"
 
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <exception>
-#include <limits>
 #include <span>
 
 #include <fmt/format.h>
-#include <minizip/unzip.h>
 #include <zlib.h>
 
 #include "base/text.h"
@@ -19,92 +16,33 @@
 namespace swiglu::files {
 namespace {
 
-constexpr std::uint64_t kLocalHeaderBytes = 30;
-constexpr std::uint64_t kDirectoryEntryBytes = 46;
 constexpr std::uint64_t kLocalHeader = 0x04034b50;
 constexpr std::uint64_t kDescriptor = 0x08074b50;
 constexpr std::uint64_t kDirectoryEntry = 0x02014b50;
 constexpr std::uint64_t kEndRecord = 0x06054b50;
 constexpr std::uint64_t kZip64EndRecord = 0x06064b50;
 constexpr std::uint64_t kLocator = 0x07064b50;
-constexpr std::uint64_t kEndBytes = 22;
-constexpr std::uint64_t kZip64EndBytes = 56;
-constexpr std::uint64_t kLocatorBytes = 20;
-constexpr std::uint64_t kMaxEntries = std::uint64_t{1} << 20;
-constexpr unsigned kDescribed = 0x8;     // flag bit: sizes follow the payload
+constexpr std::size_t kLocalHeaderBytes = 30;
+constexpr std::size_t kDirectoryEntryBytes = 46;
+constexpr std::size_t kEndBytes = 22;
+constexpr std::size_t kZip64EndBytes = 56;
+constexpr std::size_t kLocatorBytes = 20;
+constexpr std::size_t kMaxComment = 0xffff;
+constexpr std::uint64_t kMax16 = 0xffff;
+constexpr std::uint64_t kMax32 = 0xffffffff;  // in a 32-bit field: see the zip64 record
+constexpr std::uint64_t kMaxDirectoryBytes = std::uint64_t{1} << 27;
+constexpr unsigned kDescribed = 0x8;     // flag bit: sizes and checksum follow the payload
 constexpr unsigned kEncrypted = 0x2041;  // flag bits: encrypted, strongly encrypted, masked headers
+constexpr unsigned kStored = 0;
+constexpr unsigned kDeflated = 8;
 
-std::uint64_t little(const std::byte* bytes, int count) {
+std::uint64_t little(std::string_view bytes, std::size_t at, int count) {
   std::uint64_t value = 0;
-  for (int i = count - 1; i >= 0; --i) value = value << 8 | std::to_integer<std::uint64_t>(bytes[i]);
+  for (int i = count - 1; i >= 0; --i) {
+    value = value << 8 | static_cast<unsigned char>(bytes[at + static_cast<std::size_t>(i)]);
+  }
   return value;
 }
-
-// The file as minizip sees it. minizip reads byte by byte, hence the block. Exceptions must not cross C
-// frames: they wait in `failure` while minizip sees an end of file.
-class Stream {
- public:
-  explicit Stream(const File& file) : file_(file) {}
-  [[nodiscard]] zlib_filefunc64_def callbacks() {
-    zlib_filefunc64_def functions{};
-    functions.zopen64_file = [](voidpf self, const void*, int) -> voidpf { return self; };
-    functions.zread_file = [](voidpf, voidpf self, void* to, uLong count) -> uLong {
-      return static_cast<Stream*>(self)->read(static_cast<std::byte*>(to), count);
-    };
-    functions.zwrite_file = [](voidpf, voidpf, const void*, uLong) -> uLong { return 0; };
-    functions.ztell64_file = [](voidpf, voidpf self) -> ZPOS64_T { return static_cast<Stream*>(self)->position_; };
-    functions.zseek64_file = [](voidpf, voidpf self, ZPOS64_T offset, int origin) -> long {
-      return static_cast<Stream*>(self)->seek(offset, origin) ? 0 : -1;
-    };
-    functions.zclose_file = [](voidpf, voidpf) -> int { return 0; };
-    functions.zerror_file = [](voidpf, voidpf) -> int { return 0; };
-    functions.opaque = this;
-    return functions;
-  }
-  void rethrow() const {
-    if (failure_) std::rethrow_exception(failure_);
-  }
-
- private:
-  uLong read(std::byte* to, std::uint64_t count) noexcept {
-    std::uint64_t done = 0;
-    try {
-      while (done < count && position_ < file_.size()) {
-        if (position_ < block_start_ || position_ >= block_start_ + block_size_) {
-          block_size_ = 0;
-          const auto size = std::min<std::uint64_t>(block_.size(), file_.size() - position_);
-          file_.read(position_, std::span(block_).first(size));
-          block_start_ = position_;
-          block_size_ = size;
-        }
-        const std::uint64_t from = position_ - block_start_;
-        const std::uint64_t piece = std::min(count - done, block_size_ - from);
-        std::memcpy(to + done, block_.data() + from, piece);
-        done += piece;
-        position_ += piece;
-      }
-    } catch (...) {
-      failure_ = std::current_exception();
-    }
-    return static_cast<uLong>(done);
-  }
-  bool seek(std::uint64_t offset, int origin) noexcept {
-    // Unsigned wrap-around is meant: minizip passes negative steps as large numbers.
-    const std::uint64_t base = origin == ZLIB_FILEFUNC_SEEK_CUR   ? position_
-                               : origin == ZLIB_FILEFUNC_SEEK_END ? file_.size()
-                                                                  : 0;
-    if (base + offset > file_.size()) return false;
-    position_ = base + offset;
-    return true;
-  }
-
-  const File& file_;
-  std::uint64_t position_ = 0;
-  std::array<std::byte, 4096> block_{};
-  std::uint64_t block_start_ = 0;
-  std::uint64_t block_size_ = 0;
-  std::exception_ptr failure_;
-};
 
 // Names are never used as paths; one that could be is a sign of an attack all the same.
 bool safe_name(std::string_view name) {
@@ -118,28 +56,22 @@ bool safe_name(std::string_view name) {
   return true;
 }
 
-// One walk over the directory.
 class DirectoryReader {
  public:
-  DirectoryReader(const File& file, const std::string& where)
-      : file_(file), where_(where), stream_(file), zip_(nullptr, unzClose) {}
+  DirectoryReader(const File& file, const std::string& where) : file_(file), where_(where) {}
 
   std::vector<ZipEntry> read() {
-    zlib_filefunc64_def callbacks = stream_.callbacks();
-    zip_.reset(unzOpen2_64("", &callbacks));
-    stream_.rethrow();
-    if (!zip_) fail("is truncated or not a zip archive: expected a central directory at its end, found none");
-    unz_global_info64 global{};
-    unzGetGlobalInfo64(zip_.get(), &global);
-    count_ = global.number_entry;
-    if (count_ == 0) fail("expected a zip archive with entries, found an empty one");
-    if (count_ > kMaxEntries || count_ > file_.size() / (kLocalHeaderBytes + kDirectoryEntryBytes)) {
-      fail(fmt::format("expected a zip archive, found an end record that counts {} entries in {} bytes", count_,
-                       file_.size()));
-    }
+    read_end_records();
+    const std::string directory = bytes_at(directory_, directory_bytes_);
     std::vector<ZipEntry> entries;
-    for (std::uint64_t i = 0; i < count_; ++i) entries.push_back(read_entry(i));
-    check_end();
+    std::size_t position = 0;
+    for (std::uint64_t i = 0; i < count_; ++i) {
+      entries.push_back(read_entry(directory, position));
+      check_local_header(entries.back());
+    }
+    if (position != directory.size()) {
+      fail(fmt::format("expected {} entries in the zip directory, as its end record counts, found more", count_));
+    }
     check_layout(entries);
     return entries;
   }
@@ -148,128 +80,168 @@ class DirectoryReader {
   [[noreturn]] void fail(const std::string& text, ErrorCode code = ErrorCode::format) const {
     throw Error(code, fmt::format("{}: {}", where_, text));
   }
-
-  std::uint64_t signature_at(std::uint64_t position) const {
-    std::array<std::byte, 4> bytes{};
-    if (position <= file_.size() - bytes.size()) file_.read(position, bytes);
-    return little(bytes.data(), 4);
+  [[nodiscard]] std::string bytes_at(std::uint64_t offset, std::uint64_t size) const {
+    std::string bytes(size, '\0');
+    file_.read(offset, std::as_writable_bytes(std::span(bytes)));
+    return bytes;
   }
 
-  ZipEntry read_entry(std::uint64_t i) {
-    int status = i == 0 ? unzGoToFirstFile(zip_.get()) : unzGoToNextFile(zip_.get());
-    unz_file_info64 info{};
-    if (status == UNZ_OK) status = unzGetCurrentFileInfo64(zip_.get(), &info, nullptr, 0, nullptr, 0, nullptr, 0);
-    ZipEntry entry;
-    entry.name.resize(info.size_filename);
-    if (status == UNZ_OK) {
-      status =
-          unzGetCurrentFileInfo64(zip_.get(), &info, entry.name.data(), info.size_filename, nullptr, 0, nullptr, 0);
+  // The last record of the file, which ends with it; before it the zip64 records, if there are any;
+  // directly before those the directory. So nothing can hide before, between or after.
+  void read_end_records() {
+    const std::uint64_t size = file_.size();
+    const std::string tail = bytes_at(size - std::min<std::uint64_t>(size, kEndBytes + kMaxComment),
+                                      std::min<std::uint64_t>(size, kEndBytes + kMaxComment));
+    std::size_t at = tail.size() < kEndBytes ? tail.npos : tail.size() - kEndBytes;
+    for (; at != tail.npos; at = at == 0 ? tail.npos : at - 1) {
+      if (little(tail, at, 4) == kEndRecord && little(tail, at + 20, 2) == tail.size() - at - kEndBytes) break;
     }
-    stream_.rethrow();
-    const std::uint64_t position = unzGetOffset64(zip_.get());
-    if (i == 0) {
-      directory_ = position;
-      if (signature_at(position) != kDirectoryEntry) {
-        fail(fmt::format(
-            "expected the zip directory at byte {}, where its end record puts it, found other bytes (the file "
-            "is damaged, or something stands before the archive)",
-            position));
-      }
+    if (at == tail.npos) {
+      fail("is truncated or not a zip archive: expected the end record of a directory at its end, found none");
     }
-    if (status != UNZ_OK) {
-      fail(fmt::format("expected {} entries in the zip directory, found entry {} missing or malformed", count_, i));
+    const std::string_view record = std::string_view(tail).substr(at);
+    std::uint64_t end = size - (tail.size() - at);  // of the directory
+    count_ = little(record, 10, 2);
+    directory_bytes_ = little(record, 12, 4);
+    directory_ = little(record, 16, 4);
+    const bool one_disk = little(record, 4, 4) == 0 && little(record, 8, 2) == count_;
+    if (!one_disk) fail("expected a zip archive in one file, found a part of several");
+    if (end >= kLocatorBytes + kZip64EndBytes && little(bytes_at(end - kLocatorBytes, 4), 0, 4) == kLocator) {
+      end -= kLocatorBytes + kZip64EndBytes;
+      read_zip64_record(end);
     }
-    after_last_ =
-        position + kDirectoryEntryBytes + info.size_filename + info.size_file_extra + info.size_file_comment;
+    if (directory_ > end || directory_bytes_ != end - directory_) {
+      fail(
+          fmt::format("expected {} bytes of zip directory at {}, as its end record says, found {} before that record "
+                      "(the file is damaged, or something stands before the archive)",
+                      directory_bytes_, directory_, end - std::min(end, directory_)));
+    }
+    if (count_ == 0) fail("expected a zip archive with entries, found an empty one");
+    if (count_ > directory_bytes_ / kDirectoryEntryBytes || directory_bytes_ > kMaxDirectoryBytes) {
+      fail(fmt::format("expected a zip directory, found one of {} entries in {} bytes", count_, directory_bytes_));
+    }
+  }
 
+  void read_zip64_record(std::uint64_t at) {
+    const std::string record = bytes_at(at, kZip64EndBytes + kLocatorBytes);
+    const std::uint64_t count = little(record, 32, 8);
+    const std::uint64_t bytes = little(record, 40, 8);
+    const std::uint64_t offset = little(record, 48, 8);
+    const bool found = little(record, 0, 4) == kZip64EndRecord && little(record, 4, 8) == kZip64EndBytes - 12 &&
+                       little(record, kZip64EndBytes + 8, 8) == at;
+    if (!found || little(record, 16, 8) != 0 || little(record, 24, 8) != count) {
+      fail(fmt::format("expected the zip64 end record at byte {}, found other bytes", at));
+    }
+    const auto agree = [](std::uint64_t narrow, std::uint64_t wide, std::uint64_t max) {
+      return narrow == wide || narrow == max;
+    };
+    if (!agree(count_, count, kMax16) || !agree(directory_bytes_, bytes, kMax32) ||
+        !agree(directory_, offset, kMax32)) {
+      fail(fmt::format("expected end records that agree, found {} and {} entries", count_, count));
+    }
+    count_ = count;
+    directory_bytes_ = bytes;
+    directory_ = offset;
+  }
+
+  ZipEntry read_entry(std::string_view directory, std::size_t& position) const {
+    const std::string_view fixed = directory.substr(position);
+    if (fixed.size() < kDirectoryEntryBytes || little(fixed, 0, 4) != kDirectoryEntry) {
+      fail(fmt::format("expected {} entries in the zip directory, found other bytes at byte {}", count_,
+                       directory_ + position));
+    }
+    const std::size_t name_bytes = little(fixed, 28, 2);
+    const std::size_t extra_bytes = little(fixed, 30, 2);
+    const std::size_t whole = kDirectoryEntryBytes + name_bytes + extra_bytes + little(fixed, 32, 2);
+    if (whole > fixed.size()) {
+      fail(fmt::format("expected a zip directory entry of {} bytes at byte {}, found {}", whole,
+                       directory_ + position, fixed.size()));
+    }
+    position += whole;
+
+    ZipEntry entry;
+    entry.name = fixed.substr(kDirectoryEntryBytes, name_bytes);
     const std::string shown = fmt::format("zip entry '{}'", escaped(entry.name));
     if (!safe_name(entry.name)) fail(shown + ": refuses a name that could lead out of a folder");
-    if ((info.flag & kEncrypted) != 0) fail(shown + ": is marked as encrypted", ErrorCode::unsupported);
-    if (info.compression_method != 0 && info.compression_method != Z_DEFLATED) {
-      fail(fmt::format("{}: uses the unknown compression method {}", shown, std::uint64_t{info.compression_method}),
-           ErrorCode::unsupported);
+    if ((little(fixed, 8, 2) & kEncrypted) != 0) fail(shown + ": is marked as encrypted", ErrorCode::unsupported);
+    const std::uint64_t method = little(fixed, 10, 2);
+    if (method != kStored && method != kDeflated) {
+      fail(fmt::format("{}: uses the unknown compression method {}", shown, method), ErrorCode::unsupported);
     }
-    entry.stored = info.compression_method == 0;
-    entry.size = info.compressed_size;
-    entry.crc = static_cast<std::uint32_t>(info.crc);
-    if (entry.stored && info.compressed_size != info.uncompressed_size) {
+    entry.stored = method == kStored;
+    entry.crc = static_cast<std::uint32_t>(little(fixed, 16, 4));
+    std::uint64_t original = little(fixed, 24, 4);
+    entry.size = little(fixed, 20, 4);
+    entry.header = little(fixed, 42, 4);
+    widen(fixed.substr(kDirectoryEntryBytes + name_bytes, extra_bytes), {&original, &entry.size, &entry.header},
+          shown);
+    if (entry.stored && entry.size != original) {
       fail(fmt::format("{}: expected equal sizes of a stored entry, found {} and {} bytes", shown, entry.size,
-                       std::uint64_t{info.uncompressed_size}));
+                       original));
     }
-    locate(entry, shown);
     return entry;
   }
 
-  // minizip finds the local header by the directory's offset; here the header's own words are compared.
-  void locate(ZipEntry& entry, const std::string& shown) {
-    const int status = unzOpenCurrentFile2(zip_.get(), nullptr, nullptr, 1);
-    stream_.rethrow();
-    if (status != UNZ_OK) fail(shown + ": expected a local header that agrees with the directory, found none");
-    entry.offset = unzGetCurrentFileZStreamPos64(zip_.get());
-    const auto extra = static_cast<std::uint64_t>(std::max(0, unzGetLocalExtrafield(zip_.get(), nullptr, 0)));
-    unzCloseCurrentFile(zip_.get());
-    const std::uint64_t before = kLocalHeaderBytes + entry.name.size() + extra;
-    if (entry.offset < before || entry.offset > file_.size()) {
-      fail(fmt::format("{}: expected its bytes inside the file, found them at byte {}", shown, entry.offset));
+  // Fields that say "see the zip64 extra field" take their values from there, in this order.
+  void widen(std::string_view extra, std::array<std::uint64_t*, 3> fields, const std::string& shown) const {
+    std::string_view wide;
+    while (extra.size() >= 4) {
+      const std::size_t size = std::min<std::size_t>(little(extra, 2, 2), extra.size() - 4);
+      if (little(extra, 0, 2) == 1) wide = extra.substr(4, size);
+      extra.remove_prefix(4 + size);
     }
-    entry.header = entry.offset - before;
-    std::vector<std::byte> bytes(kLocalHeaderBytes + entry.name.size());
-    file_.read(entry.header, bytes);
-    const std::string_view name(reinterpret_cast<const char*>(bytes.data()) + kLocalHeaderBytes, entry.name.size());
+    for (std::uint64_t* field : fields) {
+      if (*field != kMax32) continue;
+      if (wide.size() < 8) fail(shown + ": expected a zip64 extra field with its sizes, found none");
+      *field = little(wide, 0, 8);
+      wide.remove_prefix(8);
+    }
+  }
+
+  // The payload is where the local header says it is; so that header is compared word by word.
+  void check_local_header(ZipEntry& entry) const {
+    const std::string shown = fmt::format("zip entry '{}'", escaped(entry.name));
+    const std::size_t wanted = kLocalHeaderBytes + entry.name.size();
+    if (entry.header > directory_ || wanted > directory_ - entry.header) {
+      fail(fmt::format("{}: expected its local header before the directory, found it at byte {}", shown,
+                       entry.header));
+    }
+    const std::string bytes = bytes_at(entry.header, wanted);
+    const std::string_view name = std::string_view(bytes).substr(kLocalHeaderBytes);
+    const std::uint64_t flags = little(bytes, 6, 2);
+    entry.described = (flags & kDescribed) != 0;
+    entry.offset = entry.header + wanted + little(bytes, 28, 2);
+    const std::uint64_t size = little(bytes, 18, 4);
+    const bool same_sizes = little(bytes, 14, 4) == entry.crc && (size == entry.size || size == kMax32);
     std::string wrong;
-    if (little(bytes.data(), 4) != kLocalHeader) {
+    if (little(bytes, 0, 4) != kLocalHeader) {
       wrong = "other bytes";
-    } else if (little(bytes.data() + 26, 2) != entry.name.size() || little(bytes.data() + 28, 2) != extra) {
-      wrong = "other lengths";
-    } else if (name != entry.name) {
+    } else if (little(bytes, 26, 2) != entry.name.size() || name != entry.name) {
       wrong = fmt::format("the name '{}'", escaped(name));
-    } else if ((little(bytes.data() + 6, 2) & kEncrypted) != 0) {
+    } else if ((flags & kEncrypted) != 0) {
       wrong = "the mark of an encrypted entry";
-    } else if (little(bytes.data() + 8, 2) != (entry.stored ? 0U : unsigned{Z_DEFLATED})) {
+    } else if (little(bytes, 8, 2) != (entry.stored ? kStored : kDeflated)) {
       wrong = "another compression method";
+    } else if (!entry.described && !same_sizes) {
+      wrong = "another size or checksum";
     }
     if (!wrong.empty()) {
       fail(fmt::format("{}: expected a local header that agrees with the directory at byte {}, found {}", shown,
                        entry.header, wrong));
     }
-    entry.described = (little(bytes.data() + 6, 2) & kDescribed) != 0;
-    std::array<std::byte, 8> after{};
-    if (entry.described && entry.size <= file_.size() - entry.offset &&
-        after.size() <= file_.size() - entry.offset - entry.size) {
-      file_.read(entry.offset + entry.size, after);
-    }
-    // The descriptor's signature is optional.
-    const bool agrees = little(after.data(), 4) == entry.crc ||
-                        (little(after.data(), 4) == kDescriptor && little(after.data() + 4, 4) == entry.crc);
-    if (entry.described && !agrees) {
-      fail(fmt::format("{}: expected a data descriptor after its {} bytes at {}, found other bytes", shown,
-                       entry.size, entry.offset));
-    }
+    if (entry.described) check_descriptor(entry, shown);
   }
 
-  // The directory is followed by its end records and nothing else, up to the last byte of the file.
-  void check_end() const {
-    std::uint64_t position = after_last_;
-    if (signature_at(position) == kZip64EndRecord) {
-      std::array<std::byte, kZip64EndBytes + kLocatorBytes> records{};
-      if (records.size() <= file_.size() - position) file_.read(position, records);
-      const std::byte* locator = records.data() + kZip64EndBytes;
-      if (little(records.data() + 4, 8) != kZip64EndBytes - 12 || little(locator, 4) != kLocator ||
-          little(locator + 8, 8) != position) {
-        fail(fmt::format("expected zip64 end records at byte {}, found other bytes", position));
-      }
-      position += records.size();
+  void check_descriptor(const ZipEntry& entry, const std::string& shown) const {
+    std::string after(8, '\0');
+    if (entry.offset <= directory_ && entry.size <= directory_ - entry.offset) {
+      after = bytes_at(entry.offset + entry.size, after.size());  // end records follow: 8 bytes are there
     }
-    std::array<std::byte, kEndBytes> record{};
-    if (position <= file_.size() && record.size() <= file_.size() - position) file_.read(position, record);
-    if (little(record.data(), 4) != kEndRecord) {
-      fail(fmt::format("is truncated or damaged: expected the end of the zip directory after {} entries, at byte {}",
-                       count_, position));
-    }
-    const std::uint64_t end = position + record.size() + little(record.data() + 20, 2);
-    if (end != file_.size()) {
-      fail(fmt::format("expected the zip archive to end at byte {}, found {} bytes", end, file_.size()));
-    }
+    // The descriptor's signature is optional.
+    const bool bare = little(after, 0, 4) == entry.crc;
+    if (bare || (little(after, 0, 4) == kDescriptor && little(after, 4, 4) == entry.crc)) return;
+    fail(fmt::format("{}: expected a data descriptor after its {} bytes at {}, found other bytes", shown, entry.size,
+                     entry.offset));
   }
 
   // Sorts by name; names are unique, and the payloads lie one after the other before the directory.
@@ -288,8 +260,12 @@ class DirectoryReader {
       const ZipEntry& entry = *by_place[i];
       const ZipEntry* next = i + 1 < by_place.size() ? by_place[i + 1] : nullptr;
       const std::uint64_t end = next != nullptr ? next->header : directory_;
-      const bool inside = entry.offset <= end && entry.size <= end - entry.offset;
-      if (inside && (entry.described || entry.offset + entry.size == end)) continue;
+      if (entry.offset <= end && entry.size <= end - entry.offset) {
+        const std::uint64_t gap = end - entry.offset - entry.size;
+        const bool descriptor =
+            gap == 12 || gap == 16 || gap == 20 || gap == 24;  // signature and 64-bit sizes optional
+        if (entry.described ? descriptor : gap == 0) continue;
+      }
       fail(fmt::format("zip entry '{}': expected {} bytes from byte {} on and then {}, found {} at byte {}",
                        escaped(entry.name), entry.size, entry.offset,
                        entry.described ? "a descriptor" : "the next entry",
@@ -299,11 +275,9 @@ class DirectoryReader {
 
   const File& file_;
   const std::string& where_;
-  Stream stream_;
-  std::unique_ptr<void, int (*)(unzFile)> zip_;
   std::uint64_t count_ = 0;
-  std::uint64_t directory_ = 0;   // where the end record says the directory begins
-  std::uint64_t after_last_ = 0;  // where an entry after the last one read would be
+  std::uint64_t directory_ = 0;  // where it begins
+  std::uint64_t directory_bytes_ = 0;
 };
 
 }  // namespace

@@ -348,6 +348,57 @@ TEST(Pth, memory_stays_small) {
 #endif
 }
 
+// A sparse file of 5 GiB in which the second storage, and so its header, lies beyond 32-bit offsets.
+TEST(Pth, reads_payloads_beyond_4_GiB) {
+  constexpr std::uint64_t kBig = std::uint64_t{5} << 30;
+  constexpr std::uint64_t kNone = 0xffffffff;
+  const std::string pickle = p::whole(p::dict({{"a", p::tensor(p::storage("0", kBig / 4), kBig / 4 - 1, {1}, {1})},
+                                               {"b", p::tensor(p::storage("1", 6), 0, {2, 3}, {3, 1})}}));
+  const auto crc = [](const std::string& data) {
+    return crc32(0, reinterpret_cast<const Bytef*>(data.data()), static_cast<uInt>(data.size()));
+  };
+  const auto local = [](const std::string& name) {
+    return little(0x04034b50, 4) + little(20, 2) + little(0x0808, 2) + std::string(18, '\0') +
+           little(name.size(), 2) + little(0, 2) + name;
+  };
+  const auto central = [](const std::string& name, std::uint64_t sum, const std::string& sizes, std::uint64_t at,
+                          const std::string& extra) {
+    return little(0x02014b50, 4) + little(20, 2) + little(20, 2) + little(0x0808, 2) + std::string(6, '\0') +
+           little(sum, 4) + sizes + little(name.size(), 2) + little(extra.size(), 2) + std::string(10, '\0') +
+           little(at, 4) + name + extra;
+  };
+  const auto sizes = [](std::uint64_t size) { return little(size, 4) + little(size, 4); };
+  const auto descriptor = [](std::uint64_t sum, std::uint64_t size, int width) {
+    return little(0x08074b50, 4) + little(sum, 4) + little(size, width) + little(size, width);
+  };
+
+  const std::string head = local("r/data.pkl") + pickle + descriptor(crc(pickle), pickle.size(), 4);
+  const std::uint64_t big_at = head.size() + local("r/data/0").size();
+  const std::string after = descriptor(7, kBig, 8);  // the big payload's checksum is never looked at
+  const std::uint64_t second = big_at + kBig + after.size();
+  const std::string tail = local("r/data/1") + kSixFloats + descriptor(crc(kSixFloats), 24, 4);
+  const std::uint64_t at = second + tail.size();
+  const std::string directory =
+      central("r/data.pkl", crc(pickle), sizes(pickle.size()), 0, "") +
+      central("r/data/0", 7, sizes(kNone), head.size(),
+              little(1, 2) + little(16, 2) + little(kBig, 8) + little(kBig, 8)) +
+      central("r/data/1", crc(kSixFloats), sizes(24), kNone, little(1, 2) + little(8, 2) + little(second, 8));
+  const std::string end = little(0x06064b50, 4) + little(44, 8) + little(45, 2) + little(45, 2) + little(0, 8) +
+                          little(3, 8) + little(3, 8) + little(directory.size(), 8) + little(at, 8) +
+                          little(0x07064b50, 4) + little(0, 4) + little(at + directory.size(), 8) + little(1, 4) +
+                          little(0x06054b50, 4) + little(0, 4) + little(3, 2) + little(3, 2) +
+                          little(directory.size(), 4) + little(kNone, 4) + little(0, 2);
+
+  const TemporaryFolder folder;
+  write_file(folder / "x.pth", head + local("r/data/0"));
+  std::filesystem::resize_file(folder / "x.pth", big_at + kBig);
+  std::ofstream(folder / "x.pth", std::ios::binary | std::ios::app) << after << tail << directory << end;
+  const TensorTable table = read_pth(std::make_shared<const files::File>(folder / "x.pth"));
+  EXPECT_EQ(table.at("a").offset, big_at + kBig - 4);
+  EXPECT_EQ(values_of(table.at("a")), (std::vector<float>{0}));
+  EXPECT_EQ(values_of(table.at("b")), (std::vector<float>{0, 1, 2, 3, 4, 5}));
+}
+
 // ---- real files
 
 struct RealFile {

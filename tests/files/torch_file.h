@@ -2,6 +2,7 @@
 // field can be falsified, and a pickle writer. Knows nothing of the reader.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -78,8 +79,9 @@ inline std::string zip_bytes(const std::vector<ZipPart>& parts, const ZipShape& 
            little(count, 8) + little(count, 8) + little(directory.size(), 8) + little(at, 8);
     out += little(0x07064b50, 4) + little(0, 4) + little(zip64_at, 8) + little(1, 4);
   }
-  out += little(0x06054b50, 4) + little(0, 4) + little(count, 2) + little(count, 2) + little(directory.size(), 4) +
-         little(at, 4) + little(shape.comment.size(), 2) + shape.comment;
+  const std::uint64_t short_count = std::min<std::uint64_t>(count, 0xffff);
+  out += little(0x06054b50, 4) + little(0, 4) + little(short_count, 2) + little(short_count, 2) +
+         little(directory.size(), 4) + little(at, 4) + little(shape.comment.size(), 2) + shape.comment;
   return shape.prefix + out;
 }
 

@@ -100,6 +100,14 @@ TEST(Zip, refuses_a_wrong_count) {
   refuses(zip_bytes(kParts, shape), {"9223372036854775808 entries"});
 }
 
+TEST(Zip, refuses_an_archive_in_several_parts) {
+  ZipShape plain;
+  plain.torch = false;
+  std::string bytes = zip_bytes(kParts, plain);
+  bytes[bytes.size() - 18] = 1;  // the number of this disk
+  refuses(bytes, {"part of several"});
+}
+
 TEST(Zip, refuses_a_zip64_locator_that_points_nowhere) {
   for (const std::uint64_t at : {std::uint64_t{0}, std::uint64_t{100}, std::uint64_t{1} << 40, ~std::uint64_t{0}}) {
     ZipShape shape;
@@ -120,7 +128,7 @@ TEST(Zip, refuses_bytes_before_the_archive) {
 }
 
 TEST(Zip, refuses_bytes_after_the_archive) {
-  refuses(zip_bytes(kParts) + "x", {"to end at byte"});
+  refuses(zip_bytes(kParts) + "x", {"end record"});
   refuses(zip_bytes(kParts) + zip_bytes(kParts), {});
 }
 
