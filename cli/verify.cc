@@ -80,17 +80,21 @@ std::vector<Compute> computes_of(const VerifyOptions& options, const LayerSource
   return {Compute::f32};
 }
 
-/// The oracle once per input, then every compute type against it.
+/// The oracle once per input, then every compute type against it. `before` of `layers` are done.
 std::vector<LayerReport> verify_layer(std::int64_t index, const LayerSource& source, const std::vector<Input>& inputs,
-                                      const VerifyOptions& options, Pools& pools, Meter& meter, std::int64_t& step,
-                                      std::int64_t steps) {
+                                      const VerifyOptions& options, Pools& pools, Meter& meter, std::int64_t before,
+                                      std::int64_t layers) {
   std::vector<LayerReport> reports;
   const Runner runner = pools.all().runner();
   reference::Request request;
   request.runner = &runner;
+  const std::vector<Compute> computes = computes_of(options, source);
+  const std::size_t each = 1 + inputs.size() + available_isas().size();
+  const auto steps = static_cast<std::int64_t>(inputs.size() + computes.size() * each);
+  std::int64_t step = 0;
   const auto doing = [&](const std::string& what) {
     meter.label(fmt::format("layer {}: {}", index, what));
-    meter.update(step, steps);
+    meter.update(before * steps + step++, layers * steps);
   };
   std::vector<std::vector<double>> doubles;
   std::vector<reference::Trace> exact;
@@ -99,7 +103,7 @@ std::vector<LayerReport> verify_layer(std::int64_t index, const LayerSource& sou
     doubles.emplace_back(input.h.begin(), input.h.end());
     exact.push_back(reference::run(source, doubles.back(), input.tokens, request));
   }
-  for (const Compute compute : computes_of(options, source)) {
+  for (const Compute compute : computes) {
     Options layer_options;
     layer_options.compute = compute;
     doing("packing");
@@ -135,7 +139,6 @@ std::vector<LayerReport> verify_layer(std::int64_t index, const LayerSource& sou
   for (LayerReport& report : reports) {
     report.bits = check_bits(source, report.compute, pools, all, tokens, doing);
   }
-  ++step;
   return reports;
 }
 
@@ -234,9 +237,8 @@ int verify(const VerifyOptions& options) {
   const Stopwatch watch;
   {
     Meter meter("verifying");
-    std::int64_t step = 0;
     for (std::int64_t i = first; i < last; ++i) {
-      auto layer = verify_layer(i, model.layer(i), inputs, options, pools, meter, step, last - first);
+      auto layer = verify_layer(i, model.layer(i), inputs, options, pools, meter, i - first, last - first);
       std::move(layer.begin(), layer.end(), std::back_inserter(reports));
     }
   }
