@@ -237,9 +237,8 @@ class DirectoryReader {
     if (entry.offset <= directory_ && entry.size <= directory_ - entry.offset) {
       after = bytes_at(entry.offset + entry.size, after.size());  // end records follow: 8 bytes are there
     }
-    // The descriptor's signature is optional.
-    const bool bare = little(after, 0, 4) == entry.crc;
-    if (bare || (little(after, 0, 4) == kDescriptor && little(after, 4, 4) == entry.crc)) return;
+    // APPNOTE lets writers omit the signature; none does, and without it a payload shifted by 4 bytes passes.
+    if (little(after, 0, 4) == kDescriptor && little(after, 4, 4) == entry.crc) return;
     fail(fmt::format("{}: expected a data descriptor after its {} bytes at {}, found other bytes", shown, entry.size,
                      entry.offset));
   }
