@@ -50,7 +50,8 @@ std::string find_root(const ZipArchive& zip, const std::string& where) {
     pickle = &entry;
   }
   if (pickle == nullptr) {
-    fail(ErrorCode::format, where, "expected a zip entry FOLDER/data.pkl, found none: torch.save did not write this file");
+    fail(ErrorCode::format, where,
+         "expected a zip entry FOLDER/data.pkl, found none: torch.save did not write this file");
   }
   const std::string root = pickle->name.substr(0, pickle->name.size() - kPickle.size() + 1);
   for (const ZipEntry& entry : zip.entries()) {
