@@ -237,9 +237,8 @@ class DirectoryReader {
     if (entry.offset <= directory_ && entry.size <= directory_ - entry.offset) {
       after = bytes_at(entry.offset + entry.size, after.size());  // end records follow: 8 bytes are there
     }
-    // The descriptor's signature is optional.
-    const bool bare = little(after, 0, 4) == entry.crc;
-    if (bare || (little(after, 0, 4) == kDescriptor && little(after, 4, 4) == entry.crc)) return;
+    // APPNOTE lets writers omit the signature; none does, and without it a payload shifted by 4 bytes passes.
+    if (little(after, 0, 4) == kDescriptor && little(after, 4, 4) == entry.crc) return;
     fail(fmt::format("{}: expected a data descriptor after its {} bytes at {}, found other bytes", shown, entry.size,
                      entry.offset));
   }
@@ -262,9 +261,8 @@ class DirectoryReader {
       const std::uint64_t end = next != nullptr ? next->header : directory_;
       if (entry.offset <= end && entry.size <= end - entry.offset) {
         const std::uint64_t gap = end - entry.offset - entry.size;
-        const bool descriptor =
-            gap == 12 || gap == 16 || gap == 20 || gap == 24;  // signature and 64-bit sizes optional
-        if (entry.described ? descriptor : gap == 0) continue;
+        // After the payload: nothing, or a descriptor with 32 or 64-bit sizes.
+        if (entry.described ? gap == 16 || gap == 24 : gap == 0) continue;
       }
       fail(fmt::format("zip entry '{}': expected {} bytes from byte {} on and then {}, found {} at byte {}",
                        escaped(entry.name), entry.size, entry.offset,

@@ -90,6 +90,11 @@ TEST(Pth, reads_views) {
   EXPECT_TRUE(values(view(6, {0, 3}, {3, 1})).empty());
 }
 
+TEST(Pth, the_stride_of_one_element_means_nothing) {
+  const BytesFile file(view(5, {1, 1}, {77, 1LL << 62}));
+  EXPECT_EQ(read_pth(*file).at("w").strides, (std::vector<std::int64_t>{1, 1}));
+}
+
 TEST(Pth, an_expanded_tensor_is_not_materialised) {
   const BytesFile file(view(0, {1LL << 40, 3}, {0, 1}));
   const TensorTable table = read_pth(*file);

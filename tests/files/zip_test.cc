@@ -174,19 +174,26 @@ TEST(Zip, refuses_overlapping_and_overlong_payloads) {
   refuses(zip_bytes(parts_with(2, [](ZipPart& p) { p.csize = p.usize = 0xfffffffe; })), {"r/version"});
 }
 
-TEST(Zip, refuses_holes) {
-  // One more byte of local extra field shifts the payload; nothing else tells.
+TEST(Zip, refuses_a_shifted_payload) {
+  // Other lengths of the local extra field shift the payload; nothing else tells.
   for (const bool torch : {true, false}) {
     ZipShape shape;
     shape.torch = torch;
-    std::string bytes = zip_bytes(kParts, shape);
-    const std::size_t extra_length = bytes.find("r/data/0") - 2;
-    bytes[extra_length] = static_cast<char>(bytes[extra_length] + 1);
-    refuses(bytes, {"r/data/0"});
-    bytes = zip_bytes(kParts, shape);
-    bytes[extra_length] = static_cast<char>(bytes[extra_length] - 1);
-    refuses(bytes, {"r/data/0"});
+    const std::string good = zip_bytes(kParts, shape);
+    const std::size_t extra_length = good.find("r/data/0") - 2;
+    for (const int shift : {-8, -4, -1, 1, 4, 8}) {
+      std::string bad = good;
+      bad[extra_length] = static_cast<char>(bad[extra_length] + shift);
+      refuses(bad, {"r/data/0"});
+    }
   }
+}
+
+TEST(Zip, refuses_holes) {
+  ZipShape plain;
+  plain.torch = false;
+  refuses(zip_bytes(parts_with(1, [](ZipPart& p) { p.csize = p.usize = 99; }), plain), {"r/data/0", "99 bytes"});
+  refuses(zip_bytes(parts_with(1, [](ZipPart& p) { p.csize = p.usize = 96; })), {"r/data/0", "96 bytes"});
 }
 
 TEST(Zip, refuses_many_names_for_one_body) {
