@@ -15,7 +15,7 @@ install(FILES ${CMAKE_BINARY_DIR}/swigluConfig.cmake ${CMAKE_BINARY_DIR}/swigluC
 if(BUILD_SHARED_LIBS)
   set(SWIGLU_PC_REQUIRES_PRIVATE "")
 else()
-  set(SWIGLU_PC_REQUIRES_PRIVATE "minizip zlib")
+  set(SWIGLU_PC_REQUIRES_PRIVATE "zlib")
 endif()
 file(RELATIVE_PATH SWIGLU_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(cmake/swiglu.pc.in ${CMAKE_BINARY_DIR}/swiglu.pc @ONLY)

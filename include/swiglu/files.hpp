@@ -49,8 +49,8 @@ struct CheckpointRecipe {
 
 /// Fills rows [row0, row0+rows) × cols [col0, col0+cols) of a tensor with elements of the recipe's
 /// dtype, dense. The norm vector is role "norm" with one row of dim columns.
-using FillTensor = std::function<void(std::int64_t layer, const std::string& role, std::int64_t row0,
-                                      std::int64_t rows, std::int64_t col0, std::int64_t cols, void* dst)>;
+using FillTensor = std::function<void(std::int64_t layer, const std::string& role, std::int64_t row0, std::int64_t rows,
+                                      std::int64_t col0, std::int64_t cols, void* dst)>;
 
 /// Writes config.json + safetensors, or params.json + consolidated.NN.pth, one slice in memory at a
 /// time. The folder is made if missing; throws usage if it already holds a checkpoint. Files appear

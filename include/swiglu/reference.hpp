@@ -48,7 +48,7 @@ struct Request {
 struct Bound {
   std::vector<double> norm, gate, up, z, down, out;
 };
-[[nodiscard]] Bound bound(const LayerSource& layer, const Trace& exact, std::span<const double> h,
-                          std::int64_t tokens, Compute compute, const Request& request = {});
+[[nodiscard]] Bound bound(const LayerSource& layer, const Trace& exact, std::span<const double> h, std::int64_t tokens,
+                          Compute compute, const Request& request = {});
 
 }  // namespace swiglu::reference

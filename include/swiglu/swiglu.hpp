@@ -59,9 +59,7 @@ class Error : public std::exception {
 /// Element types of activations and weights. bf16 is the upper half of an IEEE float; f16 is IEEE half.
 enum class DType : std::uint8_t { f32 = 0, bf16 = 1, f16 = 2, f64 = 3 };
 
-[[nodiscard]] constexpr std::int64_t size_of(DType t) noexcept {
-  return t == DType::f64 ? 8 : t == DType::f32 ? 4 : 2;
-}
+[[nodiscard]] constexpr std::int64_t size_of(DType t) noexcept { return t == DType::f64 ? 8 : t == DType::f32 ? 4 : 2; }
 [[nodiscard]] constexpr const char* name_of(DType t) noexcept {
   constexpr const char* kNames[] = {"f32", "bf16", "f16", "f64"};
   return kNames[static_cast<int>(t)];
@@ -288,7 +286,7 @@ enum class Compute : std::uint8_t { automatic = 0, f32 = 1, bf16 = 2 };
 
 struct Options {
   Compute compute = Compute::automatic;
-  Isa isa = Isa::automatic;    ///< automatic: SWIGLU_ISA if set, else the best this machine has
+  Isa isa = Isa::automatic;    ///< automatic: SWIGLU_ISA if set, else the fastest here
   Reducer* reducer = nullptr;  ///< not owned; this layer then packs only its rank's groups
   /// Called from packing threads with (bytes packed so far, bytes in all); must be quick.
   void (*progress)(void* ctx, std::int64_t done, std::int64_t total) = nullptr;

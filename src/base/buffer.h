@@ -15,10 +15,8 @@ class Buffer {
   explicit Buffer(std::int64_t bytes);
   ~Buffer();
   Buffer(Buffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)),
-        size_(std::exchange(other.size_, 0)),
-        mapping_(std::exchange(other.mapping_, nullptr)),
-        mapped_(std::exchange(other.mapped_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)),
+        mapping_(std::exchange(other.mapping_, nullptr)), mapped_(std::exchange(other.mapped_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);

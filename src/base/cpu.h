@@ -9,7 +9,7 @@ namespace swiglu {
 
 [[nodiscard]] bool cpu_has(Isa isa) noexcept;
 
-/// SWIGLU_ISA if set, else the best one. Throws usage for an unknown name or one the machine lacks.
+/// SWIGLU_ISA if set, else the fastest one. Throws usage for an unknown name or one the machine lacks.
 [[nodiscard]] Isa default_isa();
 /// `isa` itself (or default_isa() for automatic), checked against the machine.
 [[nodiscard]] Isa resolve_isa(Isa isa);

@@ -32,9 +32,8 @@ class ViewSource final : public TensorSource {
 std::shared_ptr<const TensorSource> view_source(std::string name, const TensorView& view) {
   if (view.rows < 0 || view.cols < 0 || view.stride < view.cols ||
       (view.data == nullptr && view.rows != 0 && view.cols != 0)) {
-    throw Error(ErrorCode::usage,
-                fmt::format("{}: not a matrix: {} x {}, stride {}, data {}", escaped(name), view.rows, view.cols,
-                            view.stride, view.data == nullptr ? "null" : "given"));
+    throw Error(ErrorCode::usage, fmt::format("{}: not a matrix: {} x {}, stride {}, data {}", escaped(name), view.rows,
+                                              view.cols, view.stride, view.data == nullptr ? "null" : "given"));
   }
   return std::make_shared<ViewSource>(std::move(name), view);
 }

@@ -122,9 +122,7 @@ class ConfigReader {
   }
 
  private:
-  [[noreturn]] void fail(ErrorCode code, const std::string& reason) const {
-    throw Error(code, where_ + ": " + reason);
-  }
+  [[noreturn]] void fail(ErrorCode code, const std::string& reason) const { throw Error(code, where_ + ": " + reason); }
 
   static std::string describe(const Json* value) { return value == nullptr ? "nothing" : value->describe(); }
 
@@ -149,9 +147,8 @@ class ConfigReader {
       const Json* architectures = model_->find("architectures");
       const bool some = architectures != nullptr && !architectures->array.empty();
       if (some && architectures->array.front().string != "LlamaForCausalLM") {
-        fail(ErrorCode::unsupported,
-             fmt::format("model_type is missing and the architecture is {}: expected one of {}",
-                         architectures->array.front().describe(), supported_families()));
+        fail(ErrorCode::unsupported, fmt::format("model_type is missing and the architecture is {}: expected one of {}",
+                                                 architectures->array.front().describe(), supported_families()));
       }
       if (some) out_.family = "llama";
       if (!some) out_.notes.push_back(where_ + ": no model_type: taken for Llama's feed-forward");

@@ -132,12 +132,8 @@ class LayerBuilder {
  public:
   LayerBuilder(Contents& contents, const Weights& weights, const ModelConfig* config, std::string config_where,
                const OpenOptions& options)
-      : contents_(contents),
-        weights_(weights),
-        config_(config),
-        config_where_(std::move(config_where)),
-        options_(options),
-        layers_(find_layers(weights.table)) {}
+      : contents_(contents), weights_(weights), config_(config), config_where_(std::move(config_where)),
+        options_(options), layers_(find_layers(weights.table)) {}
 
   void build() {
     if (layers_.empty()) {
@@ -227,9 +223,8 @@ class LayerBuilder {
       fault_all(Error(ErrorCode::shape, fmt::format("--hidden is {}, but the tensors in {} have {}", *options_.hidden,
                                                     weights_.where, found)));
     } else if (stated != 0 && found != stated && options_.hidden) {
-      contents_.notes.push_back(
-          fmt::format("{}: intermediate_size is {}, but the tensors have {}, as --hidden confirms", config_where_,
-                      stated, found));
+      contents_.notes.push_back(fmt::format(
+          "{}: intermediate_size is {}, but the tensors have {}, as --hidden confirms", config_where_, stated, found));
     } else if (stated != 0 && found != stated) {
       fault_all(
           Error(ErrorCode::shape,
@@ -263,18 +258,18 @@ class LayerBuilder {
     while (layers_.contains(first_missing)) ++first_missing;
     const std::int64_t highest = layers_.rbegin()->first;
     if (first_missing < highest) {
-      report(contents_, options_,
-             Error(ErrorCode::not_found,
-                   fmt::format("{}: layer {} is missing, though there is layer {}{}", weights_.where, first_missing,
-                               highest,
-                               config_ == nullptr ? " (if this is one shard of several, open the folder)" : "")));
+      report(
+          contents_, options_,
+          Error(ErrorCode::not_found,
+                fmt::format("{}: layer {} is missing, though there is layer {}{}", weights_.where, first_missing,
+                            highest, config_ == nullptr ? " (if this is one shard of several, open the folder)" : "")));
     }
     if (config_ == nullptr || first_missing < highest) return;
     if (config_->layers > first_missing) {
       report(contents_, options_,
              Error(ErrorCode::not_found,
-                   fmt::format("{}: num_hidden_layers is {}, but {} has {} layers: layer {} is missing",
-                               config_where_, config_->layers, weights_.where, first_missing, first_missing)));
+                   fmt::format("{}: num_hidden_layers is {}, but {} has {} layers: layer {} is missing", config_where_,
+                               config_->layers, weights_.where, first_missing, first_missing)));
     } else if (config_->layers < first_missing) {
       contents_.notes.push_back(fmt::format("{}: num_hidden_layers is {}, but {} has {} layers", config_where_,
                                             config_->layers, weights_.where, first_missing));

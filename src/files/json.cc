@@ -57,7 +57,7 @@ PythonConstants replace_python_constants(std::string_view text) {
     while (end < text.size() && !is_delimiter(text[end])) ++end;
     const std::string_view token = text.substr(i, end - i);
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    const std::optional<double> value = token == "NaN" ? std::optional(std::numeric_limits<double>::quiet_NaN())
+    const std::optional<double> value = token == "NaN"         ? std::optional(std::numeric_limits<double>::quiet_NaN())
                                         : token == "Infinity"  ? std::optional(kInfinity)
                                         : token == "-Infinity" ? std::optional(-kInfinity)
                                                                : std::nullopt;
@@ -141,8 +141,7 @@ class TreeBuilder final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  bool parse_error(std::size_t position, const std::string& /*last*/,
-                   const nlohmann::detail::exception& ex) override {
+  bool parse_error(std::size_t position, const std::string& /*last*/, const nlohmann::detail::exception& ex) override {
     // what() is "[json.exception.parse_error.101] parse error at line 1, column 2: <reason>".
     std::string_view reason = ex.what();
     if (const auto start = reason.find("] "); start != std::string_view::npos) reason.remove_prefix(start + 2);

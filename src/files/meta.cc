@@ -29,9 +29,7 @@ struct Shard {
   std::map<std::int64_t, LayerNames> layers;
 
   explicit Shard(std::shared_ptr<const File> opened)
-      : file(std::move(opened)),
-        name(escaped(file->path().filename().string())),
-        table(read_pth(file)),
+      : file(std::move(opened)), name(escaped(file->path().filename().string())), table(read_pth(file)),
         layers(find_layers(table)) {}
 
   /// Null when it is missing here.
@@ -71,10 +69,9 @@ std::vector<std::filesystem::path> find_shards(const std::filesystem::path& fold
                 fmt::format("{}: cannot list the folder: {}", escaped(folder.string()), error.message()));
   }
   if (found.empty()) {
-    throw Error(ErrorCode::not_found,
-                fmt::format("{}: expected consolidated.00.pth beside params.json, found no file "
-                            "named consolidated.NN.pth",
-                            escaped(folder.string())));
+    throw Error(ErrorCode::not_found, fmt::format("{}: expected consolidated.00.pth beside params.json, found no file "
+                                                  "named consolidated.NN.pth",
+                                                  escaped(folder.string())));
   }
   std::vector<std::filesystem::path> paths;
   for (const auto& [number, path] : found) {
@@ -88,9 +85,7 @@ std::vector<std::filesystem::path> find_shards(const std::filesystem::path& fold
   return paths;
 }
 
-std::string shape_words(const std::vector<std::int64_t>& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
-}
+std::string shape_words(const std::vector<std::int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 /// Fills layers and tensors of `contents` from the shards.
 class Merger {
@@ -98,12 +93,8 @@ class Merger {
   /// `where` begins texts about the whole; `params` is null for files without one.
   Merger(Contents& contents, const std::vector<Shard>& shards, std::string where, const MetaParams* params,
          std::string params_where, const OpenOptions& options)
-      : contents_(contents),
-        shards_(shards),
-        where_(std::move(where)),
-        params_(params),
-        params_where_(std::move(params_where)),
-        options_(options) {
+      : contents_(contents), shards_(shards), where_(std::move(where)), params_(params),
+        params_where_(std::move(params_where)), options_(options) {
     for (const Shard& shard : shards) {
       for (const auto& [layer, names] : shard.layers) numbers_.insert(layer);
     }
@@ -207,9 +198,8 @@ class Merger {
     share_ = majority(0, stated / count);
     std::int64_t found = 0;
     if (share_ <= 0 || __builtin_mul_overflow(share_, count, &found)) {
-      return fault_all(
-          ErrorCode::shape,
-          fmt::format("{}: expected a positive width from the tensors' shapes, found {}", where_, share_));
+      return fault_all(ErrorCode::shape,
+                       fmt::format("{}: expected a positive width from the tensors' shapes, found {}", where_, share_));
     }
     contents_.config.hidden = found;
     const std::string files = count == 1 ? "one file" : fmt::format("{} files of {}", count, share_);
@@ -239,8 +229,8 @@ class Merger {
       fault = fmt::format("{}: n_layers is {}, but {} has {} layers: layer {} is missing", params_where_,
                           *params_->layers, where_, first_missing, first_missing);
     } else if (params_ != nullptr && params_->layers.value_or(first_missing) < first_missing) {
-      contents_.notes.push_back(fmt::format("{}: n_layers is {}, but {} has {} layers", params_where_,
-                                            *params_->layers, where_, first_missing));
+      contents_.notes.push_back(fmt::format("{}: n_layers is {}, but {} has {} layers", params_where_, *params_->layers,
+                                            where_, first_missing));
     }
     if (!fault.empty()) report(contents_, options_, Error(ErrorCode::not_found, fault));
   }

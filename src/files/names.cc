@@ -75,8 +75,7 @@ std::string refusal_of(std::string_view name) {
       rest.starts_with("post_mlp_layernorm.")) {
     return "a norm after the feed-forward or of its own (Gemma 2, OLMo 2, GLM 4): not Llama's sublayer";
   }
-  if (rest.starts_with("cross_attn_mlp_gate"))
-    return "a gated feed-forward (Llama 3.2 Vision), which is not supported";
+  if (rest.starts_with("cross_attn_mlp_gate")) return "a gated feed-forward (Llama 3.2 Vision), which is not supported";
   if (rest == "post_attention_layernorm.bias" || rest == "ffn_norm.bias") {
     return "a LayerNorm with bias, where Llama has an RMSNorm";
   }

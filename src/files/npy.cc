@@ -205,8 +205,8 @@ Element element_of(const std::string& descr, bool u2_is_bf16, const std::string&
   }
   const std::size_t end = bare.find_first_not_of("0123456789", 1);
   const bool unit = end != std::string::npos && bare[end] == '[';  // <M8[ns]
-  if (bare.size() > 1 && std::isalpha(static_cast<unsigned char>(bare[0])) != 0 &&
-      (end == std::string::npos || unit) && end != 1) {
+  if (bare.size() > 1 && std::isalpha(static_cast<unsigned char>(bare[0])) != 0 && (end == std::string::npos || unit) &&
+      end != 1) {
     refuse(ErrorCode::unsupported, fmt::format("holds {} ('{}')", kind_of(bare[0]), shown));
   }
   refuse(ErrorCode::format, fmt::format("'{}' is not an element type", shown));
@@ -330,8 +330,7 @@ Array read_npy(const std::filesystem::path& path, bool u2_is_bf16) {
 void write_npy(const std::filesystem::path& path, DType dtype, std::span<const std::int64_t> shape,
                std::span<const std::byte> bytes) {
   const std::string where = escaped(path.string());
-  const bool sane =
-      shape.size() <= kMaxRank && std::none_of(shape.begin(), shape.end(), [](auto d) { return d < 0; });
+  const bool sane = shape.size() <= kMaxRank && std::none_of(shape.begin(), shape.end(), [](auto d) { return d < 0; });
   const auto expected = sane ? array_bytes(shape, size_of(dtype)) : std::nullopt;
   if (!expected || *expected != bytes.size()) {
     throw Error(ErrorCode::usage, fmt::format("{}: {} bytes do not make an array of shape {} and type {}", where,

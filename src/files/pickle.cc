@@ -49,8 +49,7 @@ void Machine::step(unsigned char opcode) {
   switch (opcode) {
     case 0x80: {  // PROTO
       const std::uint64_t version = unsigned_of(1);
-      if (version > 5)
-        fail(fmt::format("expected pickle protocol 1 to 5, found {}", version), ErrorCode::unsupported);
+      if (version > 5) fail(fmt::format("expected pickle protocol 1 to 5, found {}", version), ErrorCode::unsupported);
       return;
     }
     case 0x95: {  // FRAME: a hint for buffering, nothing more

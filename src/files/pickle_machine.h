@@ -196,8 +196,7 @@ class Machine {
   void fill_list(std::size_t start) {
     if (start <= fence()) fail("expected a list below the items, found nothing");
     const Index target = stack_[start - 1];
-    if (node(target).kind != Kind::list)
-      fail(fmt::format("expected a list to append to, found {}", describe(target)));
+    if (node(target).kind != Kind::list) fail(fmt::format("expected a list to append to, found {}", describe(target)));
     move_items(target, start);
   }
   void memorise(std::uint64_t key) {

@@ -71,8 +71,8 @@ void Machine::call(Index callable, Index arguments) {
 void Machine::check_tensor(const std::vector<Index>& arguments, PickleRole role) {
   const auto expect = [&](Index i, Kind kind, const char* what) {
     if (node(i).kind != kind) {
-      fail(fmt::format("expected {} as a tensor's {}, found {}", kKindNames[static_cast<int>(kind)], what,
-                       describe(i)));
+      fail(
+          fmt::format("expected {} as a tensor's {}, found {}", kKindNames[static_cast<int>(kind)], what, describe(i)));
     }
   };
   expect(arguments[0], Kind::storage, "storage");

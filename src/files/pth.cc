@@ -27,11 +27,10 @@ void refuse_other_files(const File& file, const std::string& where) {
   const std::string kind = describe_contents(file);
   if (kind == "a zip archive") return;
   if (kind.starts_with("a bare pickle") || kind.starts_with("a tar")) {
-    fail(
-        ErrorCode::unsupported, where,
-        fmt::format("expected a PyTorch checkpoint in zip form, found {}: load it with a current PyTorch and save it "
-                    "again with torch.save",
-                    kind.starts_with("a tar") ? "a tar archive (PyTorch's format before 0.2)" : kind));
+    fail(ErrorCode::unsupported, where,
+         fmt::format("expected a PyTorch checkpoint in zip form, found {}: load it with a current PyTorch and save it "
+                     "again with torch.save",
+                     kind.starts_with("a tar") ? "a tar archive (PyTorch's format before 0.2)" : kind));
   }
   fail(ErrorCode::format, where,
        fmt::format("is truncated or not a PyTorch checkpoint: expected a zip archive, found {}",
@@ -66,10 +65,9 @@ std::string find_root(const ZipArchive& zip, const std::string& where) {
     }
     if (!entry.stored && (name == "data.pkl" || name.starts_with("data/"))) {
       fail(ErrorCode::unsupported, where,
-           fmt::format(
-               "entry '{}': expected stored bytes, found compressed ones: torch.save never compresses, so save "
-               "the checkpoint again",
-               escaped(entry.name)));
+           fmt::format("entry '{}': expected stored bytes, found compressed ones: torch.save never compresses, so save "
+                       "the checkpoint again",
+                       escaped(entry.name)));
     }
   }
   return root;

@@ -93,8 +93,8 @@ void round_floats(const float* src, std::int64_t n, DType dtype, std::byte* dst)
   }
 }
 
-void fill(const Stream& stream, DType dtype, std::int64_t row0, std::int64_t rows, std::int64_t col0,
-          std::int64_t cols, void* dst) noexcept {
+void fill(const Stream& stream, DType dtype, std::int64_t row0, std::int64_t rows, std::int64_t col0, std::int64_t cols,
+          void* dst) noexcept {
   constexpr std::int64_t kBlock = 512;  // stays in the first-level cache between the two passes
   std::array<float, kBlock> floats;
   auto* out = static_cast<std::byte*>(dst);

@@ -132,8 +132,7 @@ class Reader {
   }
 
   // Not negative, not 4.0, not "4".
-  std::uint64_t natural(const std::string& name, std::string_view key, const Json& value,
-                        std::uint64_t largest) const {
+  std::uint64_t natural(const std::string& name, std::string_view key, const Json& value, std::uint64_t largest) const {
     if (value.kind != Json::Kind::integer || value.negative || value.magnitude > largest) {
       fail_tensor(name, fmt::format("{}: expected integers from 0 to {}, found {}", key, largest, value.describe()));
     }
@@ -180,14 +179,13 @@ class Reader {
     extent.begin = natural(name, "data_offsets", offsets.array[0], kMaxDimension);
     extent.end = natural(name, "data_offsets", offsets.array[1], kMaxDimension);
     if (extent.begin > extent.end || extent.end > data_size_) {
-      fail_tensor(name,
-                  fmt::format("data_offsets: expected a range inside the file's {} bytes of data, found {} to {}",
-                              data_size_, extent.begin, extent.end));
+      fail_tensor(name, fmt::format("data_offsets: expected a range inside the file's {} bytes of data, found {} to {}",
+                                    data_size_, extent.begin, extent.end));
     }
     if (extent.end - extent.begin != bits / 8) {
-      fail_tensor(name, fmt::format("expected {} bytes for shape {} of {}, found {} ({} to {})", bits / 8,
-                                    shape_text(tensor.shape), type->name, extent.end - extent.begin, extent.begin,
-                                    extent.end));
+      fail_tensor(
+          name, fmt::format("expected {} bytes for shape {} of {}, found {} ({} to {})", bits / 8,
+                            shape_text(tensor.shape), type->name, extent.end - extent.begin, extent.begin, extent.end));
     }
     tensor.offset = data_start_ + extent.begin;
     tensor.strides.assign(tensor.shape.size(), 1);

@@ -80,8 +80,7 @@ class JoinedSource final : public TensorSource {
   JoinedSource(std::string name, std::vector<std::shared_ptr<const TensorSource>> parts, bool by_rows)
       : TensorSource(std::move(name), parts.front()->dtype(), total(parts, by_rows, true),
                      total(parts, by_rows, false)),
-        parts_(std::move(parts)),
-        by_rows_(by_rows) {}
+        parts_(std::move(parts)), by_rows_(by_rows) {}
 
   void read(std::int64_t row0, std::int64_t rows, std::int64_t col0, std::int64_t cols, void* dst) const override {
     auto* out = static_cast<std::byte*>(dst);
@@ -149,11 +148,10 @@ void File::read(std::uint64_t offset, std::span<std::byte> bytes) const {
                                              offset, system_text(errno)));
     }
     if (got == 0) {
-      throw Error(
-          ErrorCode::io,
-          fmt::format("{}: expected {} bytes at {}, found the end of the file after {}: it has become shorter "
-                      "than the {} bytes it had when opened",
-                      escaped(name()), bytes.size(), offset, done, size_));
+      throw Error(ErrorCode::io,
+                  fmt::format("{}: expected {} bytes at {}, found the end of the file after {}: it has become shorter "
+                              "than the {} bytes it had when opened",
+                              escaped(name()), bytes.size(), offset, done, size_));
     }
     done += static_cast<std::size_t>(got);
   }
@@ -187,8 +185,7 @@ std::string describe_contents(const File& file) {
   if (lower.starts_with("<!doctype") || lower.starts_with("<html") || lower.starts_with("<?xml")) {
     return "an HTML page (a failed download)";
   }
-  if (head.starts_with("version https://git-lfs"))
-    return "a Git-LFS pointer (run 'git lfs pull' to fetch the weights)";
+  if (head.starts_with("version https://git-lfs")) return "a Git-LFS pointer (run 'git lfs pull' to fetch the weights)";
   if (head.starts_with("PK\x03\x04")) return "a zip archive";
   if (head.starts_with("GGUF")) return "a GGUF file";
   if (head.starts_with("\x93NUMPY")) return "a .npy array";

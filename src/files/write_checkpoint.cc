@@ -55,8 +55,8 @@ void refuse_existing(const std::filesystem::path& folder) {
         view.ends_with(".safetensors.index.json") || view.ends_with(".gguf") ||
         (view.starts_with("consolidated.") && view.ends_with(".pth")) ||
         (view.starts_with("pytorch_model") && view.ends_with(".bin"))) {
-      refuse(fmt::format("{} already holds a checkpoint ({}); expected a new or empty folder",
-                         escaped(folder.string()), escaped(name)));
+      refuse(fmt::format("{} already holds a checkpoint ({}); expected a new or empty folder", escaped(folder.string()),
+                         escaped(name)));
     }
   }
 }

@@ -42,8 +42,7 @@ std::vector<std::vector<OutputTensor>> distribute(std::vector<OutputTensor> tens
   double before = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto size = static_cast<double>(bytes_of(tensors[i], recipe));
-    const double share_end =
-        static_cast<double>(total) * static_cast<double>(shard + 1) / static_cast<double>(shards);
+    const double share_end = static_cast<double>(total) * static_cast<double>(shard + 1) / static_cast<double>(shards);
     const bool last = shard + 1 == shards;
     const bool full = before + size / 2 > share_end;
     const bool rest_needed = tensors.size() - i <= shards - 1 - shard;  // one for each file that is still empty
@@ -115,8 +114,7 @@ std::string config_json(const CheckpointRecipe& recipe) {
 }
 
 std::string index_json(const std::map<std::string, std::string>& file_of, std::int64_t total) {
-  std::string json =
-      fmt::format("{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": {{", total);
+  std::string json = fmt::format("{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": {{", total);
   const char* separator = "\n";
   for (const auto& [tensor, file] : file_of) {
     json += fmt::format("{}    \"{}\": \"{}\"", std::exchange(separator, ",\n"), tensor, file);
@@ -139,9 +137,8 @@ void write_huggingface(OutputFolder& folder, const CheckpointRecipe& recipe, con
   TensorStream stream(recipe, fill, total);
   std::map<std::string, std::string> file_of;
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    const std::string name = shards.size() == 1
-                                 ? "model.safetensors"
-                                 : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    const std::string name = shards.size() == 1 ? "model.safetensors"
+                                                : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     std::sort(shards[i].begin(), shards[i].end(), [](const auto& a, const auto& b) { return a.name < b.name; });
     folder.add(name, [&](OutputFile& file) {
       file.write(safetensors_header(shards[i], recipe));

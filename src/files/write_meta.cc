@@ -262,9 +262,8 @@ void write_meta(OutputFolder& folder, const CheckpointRecipe& recipe, const Fill
   TensorStream stream(recipe, fill, total);
   for (std::int64_t shard = 0; shard < recipe.shards; ++shard) {
     const std::string root = fmt::format("consolidated.{:02}", shard);
-    folder.add(root + ".pth", [&](OutputFile& file) {
-      write_shard(file, root, shard_tensors(recipe, shard), recipe.dtype, stream);
-    });
+    folder.add(root + ".pth",
+               [&](OutputFile& file) { write_shard(file, root, shard_tensors(recipe, shard), recipe.dtype, stream); });
   }
   folder.add("params.json", [&](OutputFile& file) { file.write(params); });
 }

@@ -46,8 +46,7 @@ std::uint64_t little(std::string_view bytes, std::size_t at, int count) {
 
 // Names are never used as paths; one that could be is a sign of an attack all the same.
 bool safe_name(std::string_view name) {
-  if (name.empty() || name.front() == '/' || name.find('\\') != name.npos || name.find('\0') != name.npos)
-    return false;
+  if (name.empty() || name.front() == '/' || name.find('\\') != name.npos || name.find('\0') != name.npos) return false;
   for (std::size_t start = 0; start <= name.size();) {
     const std::size_t end = std::min(name.find('/', start), name.size());
     if (name.substr(start, end - start) == "..") return false;
@@ -154,8 +153,8 @@ class DirectoryReader {
     const std::size_t extra_bytes = little(fixed, 30, 2);
     const std::size_t whole = kDirectoryEntryBytes + name_bytes + extra_bytes + little(fixed, 32, 2);
     if (whole > fixed.size()) {
-      fail(fmt::format("expected a zip directory entry of {} bytes at byte {}, found {}", whole,
-                       directory_ + position, fixed.size()));
+      fail(fmt::format("expected a zip directory entry of {} bytes at byte {}, found {}", whole, directory_ + position,
+                       fixed.size()));
     }
     position += whole;
 
@@ -173,8 +172,7 @@ class DirectoryReader {
     std::uint64_t original = little(fixed, 24, 4);
     entry.size = little(fixed, 20, 4);
     entry.header = little(fixed, 42, 4);
-    widen(fixed.substr(kDirectoryEntryBytes + name_bytes, extra_bytes), {&original, &entry.size, &entry.header},
-          shown);
+    widen(fixed.substr(kDirectoryEntryBytes + name_bytes, extra_bytes), {&original, &entry.size, &entry.header}, shown);
     if (entry.stored && entry.size != original) {
       fail(fmt::format("{}: expected equal sizes of a stored entry, found {} and {} bytes", shown, entry.size,
                        original));
@@ -203,8 +201,7 @@ class DirectoryReader {
     const std::string shown = fmt::format("zip entry '{}'", escaped(entry.name));
     const std::size_t wanted = kLocalHeaderBytes + entry.name.size();
     if (entry.header > directory_ || wanted > directory_ - entry.header) {
-      fail(fmt::format("{}: expected its local header before the directory, found it at byte {}", shown,
-                       entry.header));
+      fail(fmt::format("{}: expected its local header before the directory, found it at byte {}", shown, entry.header));
     }
     const std::string bytes = bytes_at(entry.header, wanted);
     const std::string_view name = std::string_view(bytes).substr(kLocalHeaderBytes);
@@ -303,8 +300,7 @@ std::string ZipArchive::read(const ZipEntry& entry, std::uint64_t limit) const {
   }
   std::string bytes(entry.size, '\0');
   file_->read(entry.offset, std::as_writable_bytes(std::span(bytes)));
-  const auto found =
-      static_cast<std::uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+  const auto found = static_cast<std::uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
   if (found != entry.crc) crc_differs(entry, found);
   return bytes;
 }

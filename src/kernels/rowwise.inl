@@ -28,8 +28,7 @@ inline void load_block(float* dst, const char* source, Elem type, std::int64_t n
   }
   if (whole < n) {
     alignas(64) char tail[V::kWidth * 8] = {};
-    __builtin_memcpy(tail, source + whole * elem_bytes(type),
-                     static_cast<std::size_t>((n - whole) * elem_bytes(type)));
+    __builtin_memcpy(tail, source + whole * elem_bytes(type), static_cast<std::size_t>((n - whole) * elem_bytes(type)));
     V::store(dst + whole, load_as_float(tail, type));
   }
   const std::int64_t filled = (n + V::kWidth - 1) / V::kWidth * V::kWidth;
@@ -63,8 +62,7 @@ inline float inverse_rms(const RowIn& in) {
 }
 
 // Rows of float tiles hold floats (bf16 compute: already rounded and widened again); pair tiles hold bf16.
-inline void write_row(const float* values, std::int64_t n, void* tile, std::int64_t k, int row, int rows,
-                      bool pairs) {
+inline void write_row(const float* values, std::int64_t n, void* tile, std::int64_t k, int row, int rows, bool pairs) {
   if (pairs) {
     auto* dst = static_cast<char*>(tile) + (k / 2 * rows + row) * 4;
     std::uint16_t halves[kBlock];

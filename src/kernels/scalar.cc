@@ -60,9 +60,7 @@ struct V {
   static I to_int(F x) { return _mm_cvtss_si32(_mm_set_ss(x)); }
   static F from_int(I n) { return static_cast<float>(n); }
   static I half_of(I n) { return n >> 1; }
-  static I subtract(I a, I b) {
-    return static_cast<I>(static_cast<std::uint32_t>(a) - static_cast<std::uint32_t>(b));
-  }
+  static I subtract(I a, I b) { return static_cast<I>(static_cast<std::uint32_t>(a) - static_cast<std::uint32_t>(b)); }
   static F power_of_two(I n) { return from_bits((static_cast<std::uint32_t>(n) + 127U) << 23); }
   static bool less(F a, F b) { return a < b; }
   static bool is_nan(F x) { return x != x; }

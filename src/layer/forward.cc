@@ -20,8 +20,8 @@ void check_view(const char* call, const char* what, const TensorView& view, std:
     throw Error(ErrorCode::shape, fmt::format("{}: {} has {} columns, expected dim {}", call, what, view.cols, dim));
   }
   if (view.rows < 0 || view.stride < view.cols || (view.rows > 0 && view.data == nullptr)) {
-    throw Error(ErrorCode::usage, fmt::format("{}: {} is no matrix: {} rows, stride {}, data {}", call, what,
-                                              view.rows, view.stride, view.data == nullptr ? "null" : "given"));
+    throw Error(ErrorCode::usage, fmt::format("{}: {} is no matrix: {} rows, stride {}, data {}", call, what, view.rows,
+                                              view.stride, view.data == nullptr ? "null" : "given"));
   }
 }
 
@@ -29,8 +29,7 @@ void check_view(const char* call, const char* what, const TensorView& view, std:
 bool overlap(const TensorView& a, const TensorView& b) {
   const auto range = [](const TensorView& v) {
     const auto first = reinterpret_cast<std::uintptr_t>(v.data);
-    return std::pair(first,
-                     first + static_cast<std::uintptr_t>(((v.rows - 1) * v.stride + v.cols) * size_of(v.dtype)));
+    return std::pair(first, first + static_cast<std::uintptr_t>(((v.rows - 1) * v.stride + v.cols) * size_of(v.dtype)));
   };
   const auto [a0, a1] = range(a);
   const auto [b0, b1] = range(b);
@@ -124,8 +123,8 @@ void FeedForward::Impl::run(const char* call, const TensorView& h, const Mutable
 }
 
 void FeedForward::Impl::run_block(const layer::Plan& plan, const Areas& at, const TensorView& h,
-                                  const MutableTensorView& out, std::int64_t row0, std::int64_t rows,
-                                  std::byte* memory, bool block, LayerTrace* trace) const {
+                                  const MutableTensorView& out, std::int64_t row0, std::int64_t rows, std::byte* memory,
+                                  bool block, LayerTrace* trace) const {
   const std::int64_t dim = info.config.dim;
   const layer::Tiling tiling(rows, table->product[static_cast<int>(gate_up_product)].max_rows);
   const layer::Tiles input{memory, at.input_row_bytes};
@@ -148,8 +147,8 @@ void FeedForward::Impl::run_block(const layer::Plan& plan, const Areas& at, cons
     seen = {trace->gate.data() + row0 * local_hidden, trace->up.data() + row0 * local_hidden};
     read_tiles(tiling, input, plan.pairs, dim, trace->norm.data() + row0 * dim);
   }
-  layer::GateUpPhase{gate_up, gate_up_product, local_hidden, tiling, input, z, trace == nullptr ? nullptr : &seen}
-      .run(plan);
+  layer::GateUpPhase{gate_up, gate_up_product, local_hidden, tiling, input, z, trace == nullptr ? nullptr : &seen}.run(
+      plan);
   if (trace != nullptr) read_tiles(tiling, z, plan.pairs, local_hidden, trace->z.data() + row0 * local_hidden);
 
   auto* partial = reducer == nullptr ? nullptr : reinterpret_cast<float*>(memory + at.partial_at);
@@ -217,11 +216,10 @@ LayerTrace FeedForward::trace(const TensorView& h, bool normalise) const {
   const Buffer workspace(impl_->areas(h.rows).bytes);
   const std::span<std::byte> memory{workspace.data(), static_cast<std::size_t>(workspace.size())};
   std::vector<float> out(normalise ? rows * dim : 0);
-  impl_->run("trace", h, view_f32(normalise ? out.data() : seen.down.data(), h.rows, h.cols), memory, normalise,
-             &seen);
+  impl_->run("trace", h, view_f32(normalise ? out.data() : seen.down.data(), h.rows, h.cols), memory, normalise, &seen);
   if (normalise) {
-    impl_->run("trace", view_f32(seen.norm.data(), h.rows, h.cols), view_f32(seen.down.data(), h.rows, h.cols),
-               memory, false, nullptr);
+    impl_->run("trace", view_f32(seen.norm.data(), h.rows, h.cols), view_f32(seen.down.data(), h.rows, h.cols), memory,
+               false, nullptr);
   }
   for (auto* values : {&seen.norm, &seen.gate, &seen.up, &seen.z}) canonicalise(*values);
   return seen;

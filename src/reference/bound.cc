@@ -69,8 +69,8 @@ std::vector<double> input_errors(std::span<const double> h, const Arithmetic& ar
 //   32 a for at most (dim + 15) / dim + 3 operations near zero. With that as rho * m,
 //   r̂ = 1 / sqrt(m̂) is within (1 - rho)^(-1/2) and 2 roundings of r; the products add 2 (and 1 spare).
 //   A product near zero loses a, the first one then times g; a flushed g loses a |h| r.
-void norm_errors(std::span<const double> h, std::span<const double> h_errors, std::span<const float> weight,
-                 double eps, const Arithmetic& arithmetic, std::span<double> errors) {
+void norm_errors(std::span<const double> h, std::span<const double> h_errors, std::span<const float> weight, double eps,
+                 const Arithmetic& arithmetic, std::span<double> errors) {
   const auto dim = static_cast<std::int64_t>(h.size());
   const double r = inverse_rms(h, eps);
   const double mean = 1.0 / (r * r);
@@ -225,8 +225,8 @@ Bound bound(const LayerSource& layer, const Trace& exact, std::span<const double
   check_request(layer, h, tokens, request);
   const auto wide = static_cast<std::size_t>(tokens * layer.config.hidden);
   const auto narrow = static_cast<std::size_t>(tokens * count_outputs(layer, request));
-  if (exact.norm.size() != h.size() || exact.gate.size() != wide || exact.up.size() != wide ||
-      exact.z.size() != wide || exact.down.size() != narrow || exact.out.size() != narrow) {
+  if (exact.norm.size() != h.size() || exact.gate.size() != wide || exact.up.size() != wide || exact.z.size() != wide ||
+      exact.down.size() != narrow || exact.out.size() != narrow) {
     throw Error(ErrorCode::usage, "the exact trace belongs to another input or request");
   }
   try {

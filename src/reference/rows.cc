@@ -108,16 +108,16 @@ void check_request(const LayerSource& layer, std::span<const double> h, std::int
   if (const LayerTrace* from = request.from; from != nullptr) {
     const auto narrow = static_cast<std::size_t>(tokens * dim);
     const auto wide = static_cast<std::size_t>(tokens * hidden);
-    if (from->norm.size() != narrow || from->gate.size() != wide || from->up.size() != wide ||
-        from->z.size() != wide || from->down.size() != narrow) {
+    if (from->norm.size() != narrow || from->gate.size() != wide || from->up.size() != wide || from->z.size() != wide ||
+        from->down.size() != narrow) {
       throw Error(ErrorCode::shape, "the intermediates to start from belong to another input or layer");
     }
   }
   std::int64_t previous = -1;
   for (const std::int64_t output : request.outputs) {
     if (output <= previous || output >= dim) {
-      throw Error(ErrorCode::usage, fmt::format("outputs: expected ascending numbers below {}, found {} after {}",
-                                                dim, output, previous));
+      throw Error(ErrorCode::usage, fmt::format("outputs: expected ascending numbers below {}, found {} after {}", dim,
+                                                output, previous));
     }
     previous = output;
   }

@@ -34,8 +34,7 @@ void check_request(const LayerSource& layer, std::span<const double> h, std::int
 }
 
 /// The values a stage starts from: `given` as doubles when there is one, else the oracle's `own`.
-[[nodiscard]] inline std::vector<double> stage_input(const std::vector<float>* given,
-                                                     const std::vector<double>& own) {
+[[nodiscard]] inline std::vector<double> stage_input(const std::vector<float>* given, const std::vector<double>& own) {
   return given == nullptr ? own : std::vector<double>(given->begin(), given->end());
 }
 

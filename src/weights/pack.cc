@@ -100,8 +100,7 @@ class Packer {
     std::vector<std::byte> source;
     std::vector<std::byte> rows;
     for (std::size_t i = 0; i + 1 < borders_.size(); ++i) {
-      auto* out =
-          matrix_.bytes_.data() + matrix_.offsets_[static_cast<std::size_t>(panel) * (borders_.size() - 1) + i];
+      auto* out = matrix_.bytes_.data() + matrix_.offsets_[static_cast<std::size_t>(panel) * (borders_.size() - 1) + i];
       for (std::int64_t k = borders_[i]; k < borders_[i + 1]; k += kColumnBlock) {
         const std::int64_t n = std::min(kColumnBlock, borders_[i + 1] - k);
         const std::int64_t per_step = k_per_step(product_);

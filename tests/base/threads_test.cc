@@ -54,8 +54,7 @@ TEST(ThreadPool, serves_several_callers_at_once) {
 TEST(ThreadPool, a_task_may_use_the_pool_itself) {
   ThreadPool pool(2);
   std::atomic<int> inner{0};
-  parallel_for(pool.runner(), 4,
-               [&](std::int64_t) { parallel_for(pool.runner(), 8, [&](std::int64_t) { ++inner; }); });
+  parallel_for(pool.runner(), 4, [&](std::int64_t) { parallel_for(pool.runner(), 8, [&](std::int64_t) { ++inner; }); });
   EXPECT_EQ(inner, 32);
 }
 

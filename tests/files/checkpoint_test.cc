@@ -105,8 +105,7 @@ TEST_F(Checkpoints, layer_numbers_out_of_range_are_usage_errors) {
 }
 
 TEST_F(Checkpoints, norms_of_every_type_become_floats) {
-  EXPECT_EQ(open(with_norm("F32", bytes_of<float>({1.5F, 1e-40F}))).layer(0).norm,
-            (std::vector<float>{1.5F, 1e-40F}));
+  EXPECT_EQ(open(with_norm("F32", bytes_of<float>({1.5F, 1e-40F}))).layer(0).norm, (std::vector<float>{1.5F, 1e-40F}));
   EXPECT_EQ(open(with_norm("BF16", bytes_of<std::uint16_t>({0x3fc0, 0x0001}))).layer(0).norm,
             (std::vector<float>{1.5F, 0x1p-133F}));
   EXPECT_EQ(open(with_norm("F16", bytes_of<std::uint16_t>({0x3e00, 0x0001}))).layer(0).norm,
@@ -168,8 +167,7 @@ std::vector<float> values(const LayerSource& layer) {
 TEST_F(Checkpoints, every_flipped_header_byte_is_an_error_or_changes_nothing) {  // X4
   const std::string whole = SafetensorsBuilder().add_layer(0, 2, 3, "").bytes();
   const std::vector<float> expected = values(open(whole).layer(0));
-  const std::size_t header_end =
-      8 + static_cast<unsigned char>(whole[0]) + 256 * static_cast<unsigned char>(whole[1]);
+  const std::size_t header_end = 8 + static_cast<unsigned char>(whole[0]) + 256 * static_cast<unsigned char>(whole[1]);
   int same = 0;
   for (std::size_t at = 0; at < header_end; ++at) {
     for (const int change : {1, 2, 4, 8, 16, 32, 64, 128}) {

@@ -108,8 +108,8 @@ TEST_F(Config, refuses_config_files_that_are_too_large_too_deep_or_not_text) {  
 
 TEST_F(Config, takes_sizes_only_as_positive_integers) {  // I21, I22
   for (const char* key : {"hidden_size", "intermediate_size", "num_hidden_layers"}) {
-    for (const char* value : {"11008.0", "\"11008\"", "1e4", "0", "-4", "1099511627776", "18446744073709551620",
-                              "null", "true", "[4]", "NaN", ""}) {
+    for (const char* value : {"11008.0", "\"11008\"", "1e4", "0", "-4", "1099511627776", "18446744073709551620", "null",
+                              "true", "[4]", "NaN", ""}) {
       config_refused({{key, value}}, ErrorCode::format, {key, "expected an integer from 1"});
     }
   }

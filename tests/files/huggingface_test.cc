@@ -65,11 +65,10 @@ TEST_F(HuggingFace, ignores_shards_that_the_index_does_not_name) {
 TEST_F(HuggingFace, takes_a_tensor_from_the_shard_the_index_names) {  // I08
   write_shards();
   const std::string down = "model.layers.1.mlp.down_proj.weight";
-  write("b.safetensors",
-        SafetensorsBuilder()
-            .add(down, "F32", {kDim, kHidden}, std::string(96, 'b'))
-            .add("model.layers.0.post_attention_layernorm.weight", "F32", {kDim}, std::string(16, 'b'))
-            .bytes());
+  write("b.safetensors", SafetensorsBuilder()
+                             .add(down, "F32", {kDim, kHidden}, std::string(96, 'b'))
+                             .add("model.layers.0.post_attention_layernorm.weight", "F32", {kDim}, std::string(16, 'b'))
+                             .bytes());
   const Checkpoint model = open();
   std::string first(4, '\0');
   model.layer(1).down->read(0, 1, 0, 1, first.data());
@@ -108,8 +107,7 @@ TEST_F(HuggingFace, ignores_total_size) {  // I07
   write_shards();
   const std::string index = read_file(folder_ / "model.safetensors.index.json");
   for (const char* size : {"1", "-5", "1.5", "1e30", "\"x\""}) {
-    write("model.safetensors.index.json",
-          fmt::format(R"({{"metadata":{{"total_size":{}}},{})", size, index.substr(1)));
+    write("model.safetensors.index.json", fmt::format(R"({{"metadata":{{"total_size":{}}},{})", size, index.substr(1)));
     EXPECT_EQ(open().layers(), 2) << size;
   }
 }
@@ -225,8 +223,7 @@ TEST_F(HuggingFace, refuses_types_and_shapes_that_do_not_fit) {
   both_refused(layer_with("up", "BOOL", {6, 4}, 1), ErrorCode::unsupported, {"up_proj", "BOOL"});
   both_refused(layer_with("down", "F8_E4M3", {4, 6}, 1), ErrorCode::unsupported, {"down_proj", "F8_E4M3"});
   both_refused(layer_with("norm", "U8", {4}, 1), ErrorCode::unsupported, {"post_attention_layernorm", "U8"});
-  both_refused(layer_with("gate", "F32", {4, 6}, 4), ErrorCode::shape,
-               {kGate, "[6, 4]", "[4, 6], transposed"});                                // S61
+  both_refused(layer_with("gate", "F32", {4, 6}, 4), ErrorCode::shape, {kGate, "[6, 4]", "[4, 6], transposed"});  // S61
   both_refused(layer_with("gate", "F32", {24}, 4), ErrorCode::shape, {kGate, "[24]"});  // S62
   both_refused(layer_with("gate", "F32", {1, 6, 4}, 4), ErrorCode::shape, {kGate, "[1, 6, 4]"});
   both_refused(layer_with("gate", "F32", {}, 4), ErrorCode::shape, {kGate, "[]"});

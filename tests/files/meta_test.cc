@@ -69,8 +69,8 @@ TEST(Params, an_integer_multiplier_is_a_number) {
 }
 
 TEST(Params, refuses_multipliers_that_are_no_positive_number) {
-  for (const char* value : {"\"1.3\"", "true", "[1.3]", "{}", "NaN", "Infinity", "-Infinity", "0", "0.0", "-1",
-                            "-1.3", "1e308", "1e-9", "1e999"}) {
+  for (const char* value : {"\"1.3\"", "true", "[1.3]", "{}", "NaN", "Infinity", "-Infinity", "0", "0.0", "-1", "-1.3",
+                            "1e308", "1e-9", "1e999"}) {
     refuses_params(fmt::format(R"({{"dim": 64, "multiple_of": 1, "ffn_dim_multiplier": {}}})", value), {});
   }
   refuses_params(R"({"dim": 64, "ffn_dim_multiplier": "1.3"})", {"ffn_dim_multiplier", "\"1.3\""});
@@ -268,8 +268,8 @@ TEST(Meta, sorts_shards_by_number) {
 TEST(Meta, only_consolidated_files_are_shards) {
   Folder folder;
   folder.sound(2);
-  for (const char* name : {"consolidated.pth", "consolidated.0x.pth", "consolidated.02.pth.bak",
-                           "consolidated.-1.pth", "fp8_scales_0.pt"}) {
+  for (const char* name : {"consolidated.pth", "consolidated.0x.pth", "consolidated.02.pth.bak", "consolidated.-1.pth",
+                           "fp8_scales_0.pt"}) {
     write_file(folder.folder / name, "not a checkpoint");
   }
   EXPECT_EQ(folder.open().shards, 2);
@@ -294,8 +294,7 @@ TEST(Meta, a_missing_last_shard_shows_in_the_width) {
   Folder folder;
   folder.sound(2);
   std::filesystem::remove(folder.folder / "consolidated.01.pth");
-  folder.refuses_layer(ErrorCode::shape,
-                       {"params.json", "width 8", "hidden_dim", "found 4", "missing", "--hidden 4"});
+  folder.refuses_layer(ErrorCode::shape, {"params.json", "width 8", "hidden_dim", "found 4", "missing", "--hidden 4"});
   OpenOptions confirmed;
   confirmed.hidden = 4;
   const Contents contents = folder.open(confirmed);
@@ -370,8 +369,7 @@ TEST(Meta, refuses_norms_that_differ_between_shards) {
 TEST(Meta, names_what_one_shard_lacks) {
   Folder folder;
   folder.sound(2).shard("consolidated.01.pth", shard_tensors(1, 1));
-  folder.refuses_layer(ErrorCode::not_found, {"consolidated.01.pth", "layer 1", "layers.1.feed_forward.w1.weight"},
-                       1);
+  folder.refuses_layer(ErrorCode::not_found, {"consolidated.01.pth", "layer 1", "layers.1.feed_forward.w1.weight"}, 1);
   for (const auto& [index, name] : std::map<int, std::string>{
            {1, "feed_forward.w1"}, {2, "feed_forward.w2"}, {3, "feed_forward.w3"}, {4, "ffn_norm"}}) {
     auto tensors = shard_tensors(2, 1);

@@ -248,10 +248,10 @@ TEST_F(Npy, takes_V2_for_bf16_and_u2_only_when_asked) {
 }
 
 TEST_F(Npy, refuses_other_types_by_name) {
-  for (const std::string& type : split(
-           "|b1;<i1;|u1;<i4;<i8;<u4;<c8;<c16;<f1;<f3;<f16;<g2;|V1;<V4;>V2;<U4;|S3;<M8[ns];<m8[s];|O;O;|O8;=f4;f4;|f4;"
-           "V2;bfloat16",
-           ';')) {
+  for (const std::string& type :
+       split("|b1;<i1;|u1;<i4;<i8;<u4;<c8;<c16;<f1;<f3;<f16;<g2;|V1;<V4;>V2;<U4;|S3;<M8[ns];<m8[s];|O;O;|O8;=f4;f4;|f4;"
+             "V2;bfloat16",
+             ';')) {
     const std::string shown = fmt::format("'{}'", type);
     const std::string text = refused_header(dict(shown, "(4,)"), ErrorCode::unsupported);
     EXPECT_NE(text.find(shown), std::string::npos) << text;

@@ -36,8 +36,7 @@ struct NpyOutput : ::testing::Test {
 
 TEST_F(NpyOutput, round_trips_every_type_and_rank) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
-    for (const std::vector<std::int64_t>& shape :
-         {std::vector<std::int64_t>{}, {3}, {0}, {2, 3}, {0, 5}, {2, 3, 4}}) {
+    for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{}, {3}, {0}, {2, 3}, {0, 5}, {2, 3, 4}}) {
       std::size_t count = static_cast<std::size_t>(size_of(dtype));
       for (const auto dim : shape) count *= static_cast<std::size_t>(dim);
       std::vector<std::byte> bytes(count);
@@ -63,9 +62,9 @@ TEST_F(NpyOutput, writes_numpys_header) {
   EXPECT_EQ(header(DType::f32, {12}), std::string("\x93NUMPY\x01\x00\x76\x00", 10) +
                                           "{'descr': '<f4', 'fortran_order': False, 'shape': (12,), }" +
                                           std::string(59, ' ') + "\n");
-  EXPECT_EQ(header(DType::bf16, {1, 2, 3, 4}),
-            std::string("\x93NUMPY\x01\x00\x76\x00", 10) +
-                "{'descr': '<V2', 'fortran_order': False, 'shape': (1, 2, 3, 4), }" + std::string(52, ' ') + "\n");
+  EXPECT_EQ(header(DType::bf16, {1, 2, 3, 4}), std::string("\x93NUMPY\x01\x00\x76\x00", 10) +
+                                                   "{'descr': '<V2', 'fortran_order': False, 'shape': (1, 2, 3, 4), }" +
+                                                   std::string(52, ' ') + "\n");
   // 97 characters of text, numpy's 20 spare blanks, 10 bytes before and a newline: already at 128, and numpy
   // then adds 64.
   write_npy(folder / "out.npy", DType::f32, std::vector<std::int64_t>{1, 10, 10, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},

@@ -85,8 +85,8 @@ TEST(Pickle, knows_every_type) {
 }
 
 std::string untyped(const std::string& dtype, const std::string& last = "") {
-  const std::string storage = p::tuple({p::text("storage"), p::global("torch.storage", "UntypedStorage"),
-                                        p::text("1"), p::text("cpu"), p::number(12)}) +
+  const std::string storage = p::tuple({p::text("storage"), p::global("torch.storage", "UntypedStorage"), p::text("1"),
+                                        p::text("cpu"), p::number(12)}) +
                               "Q";
   return p::call(
       p::global("torch._utils", "_rebuild_tensor_v3"),

@@ -363,8 +363,8 @@ TEST(Pth, reads_payloads_beyond_4_GiB) {
     return crc32(0, reinterpret_cast<const Bytef*>(data.data()), static_cast<uInt>(data.size()));
   };
   const auto local = [](const std::string& name) {
-    return little(0x04034b50, 4) + little(20, 2) + little(0x0808, 2) + std::string(18, '\0') +
-           little(name.size(), 2) + little(0, 2) + name;
+    return little(0x04034b50, 4) + little(20, 2) + little(0x0808, 2) + std::string(18, '\0') + little(name.size(), 2) +
+           little(0, 2) + name;
   };
   const auto central = [](const std::string& name, std::uint64_t sum, const std::string& sizes, std::uint64_t at,
                           const std::string& extra) {

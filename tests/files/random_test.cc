@@ -15,13 +15,12 @@ namespace {
 
 constexpr FfnConfig kConfig{.dim = 96, .hidden = 1100, .eps = 1e-5};
 
-std::vector<double> values(const FillTensor& fill, DType dtype, const char* role, std::int64_t row0,
-                           std::int64_t rows, std::int64_t col0, std::int64_t cols, std::int64_t layer = 0) {
+std::vector<double> values(const FillTensor& fill, DType dtype, const char* role, std::int64_t row0, std::int64_t rows,
+                           std::int64_t col0, std::int64_t cols, std::int64_t layer = 0) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(rows * cols * size_of(dtype)));
   fill(layer, role, row0, rows, col0, cols, bytes.data());
   std::vector<double> out(static_cast<std::size_t>(rows * cols));
-  for (std::size_t i = 0; i < out.size(); ++i)
-    out[i] = load_double(bytes.data(), dtype, static_cast<std::int64_t>(i));
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = load_double(bytes.data(), dtype, static_cast<std::int64_t>(i));
   return out;
 }
 

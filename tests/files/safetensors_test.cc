@@ -98,8 +98,7 @@ TEST_F(Safetensors, refuses_header_lengths_before_allocating) {
   for (std::uint64_t back = 1; back <= 8; ++back) {  // S07: 8 + length would wrap
     refused(little_endian(0 - back) + "{}", {fmt::format("{}", 0 - back)});
   }
-  for (const std::uint64_t length :
-       {0x7fffffffULL, 0x80000000ULL, 0xffffffffULL, 0x7fffffffffffffffULL, 1ULL << 63}) {
+  for (const std::uint64_t length : {0x7fffffffULL, 0x80000000ULL, 0xffffffffULL, 0x7fffffffffffffffULL, 1ULL << 63}) {
     refused(little_endian(length) + "{}", {fmt::format("{}", length)});
   }
   write_file(path_, little_endian(100'000'001) + "{}");  // S04, sparse
@@ -211,12 +210,10 @@ TEST_F(Safetensors, refuses_offsets_that_are_no_range_in_the_data) {
   entry_refused(R"({"dtype":"F32","shape":[4],"data_offsets":[0,16]})", 15, {"15 bytes", "0 to 16"});  // S40
   entry_refused(R"({"dtype":"F32","shape":[1],"data_offsets":[-4,0]})", 4, {"data_offsets", "-4"});
   entry_refused(R"({"dtype":"F32","shape":[1],"data_offsets":[0.0,4]})", 4, {"data_offsets", "0.0"});
-  entry_refused(R"({"dtype":"F32","shape":[1],"data_offsets":[18446744073709551612,0]})", 4,
-                {"18446744073709551612"});
+  entry_refused(R"({"dtype":"F32","shape":[1],"data_offsets":[18446744073709551612,0]})", 4, {"18446744073709551612"});
   entry_refused(R"({"dtype":"F32","shape":[1000,1000],"data_offsets":[0,4]})", 4,
                 {"tensor t", "expected 4000000 bytes", "found 4 "});  // S41
-  entry_refused(R"({"dtype":"F64","shape":[4],"data_offsets":[0,16]})", 16,
-                {"expected 32 bytes", "found 16 "});                                          // S42
+  entry_refused(R"({"dtype":"F64","shape":[4],"data_offsets":[0,16]})", 16, {"expected 32 bytes", "found 16 "});  // S42
   entry_refused(R"({"dtype":"F4","shape":[3],"data_offsets":[0,2]})", 2, {"F4", "12 bits"});  // S48
 }
 
@@ -224,9 +221,9 @@ TEST_F(Safetensors, refuses_overlaps_holes_and_other_bytes) {
   refused(placed({{0, 16}, {0, 16}}, 16), {"overlap", "16"});  // S43
   refused(placed({{0, 8}, {4, 12}}, 12), {"overlap", "begins at 4", "ends at 8"});
   refused(placed({{0, 4}, {8, 12}}, 12), {"hole", "begins at 8", "expected 4"});  // S44
-  refused(placed({{4, 8}}, 8), {"hole", "begins at 4", "expected 0"});            // S45
-  refused(placed({{0, 8}}, 13), {"at 8", "5 bytes after"});                       // S46
-  refused(container("{}", "abc"), {"3 bytes after"});                             // S49
+  refused(placed({{4, 8}}, 8), {"hole", "begins at 4", "expected 0"});  // S45
+  refused(placed({{0, 8}}, 13), {"at 8", "5 bytes after"});  // S46
+  refused(container("{}", "abc"), {"3 bytes after"});  // S49
 }
 
 TEST_F(Safetensors, finds_an_overlap_among_many_tensors_quickly) {  // S43
@@ -282,9 +279,8 @@ TEST_F(Safetensors, accepts_odd_names_and_escapes_them_in_messages) {  // S54, S
 }
 
 TEST_F(Safetensors, names_what_the_file_is_instead) {  // S57, S58
-  refused(
-      "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32\nsize 12\n",
-      {"Git-LFS pointer", "git lfs pull"});
+  refused("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32\nsize 12\n",
+          {"Git-LFS pointer", "git lfs pull"});
   refused("<!DOCTYPE html>\n<html><body>404</body></html>", {"HTML page"});
   refused("PK\x03\x04 and so on, a zip archive", {"zip archive"});
   refused(std::string("GGUF\x03\0\0\0\0\0\0\0\0\0\0\0", 16), {"GGUF"});

@@ -62,8 +62,8 @@ inline std::string zip_bytes(const std::vector<ZipPart>& parts, const ZipShape& 
     out += little(part.local_signature.value_or(0x04034b50), 4) + little(20, 2) +
            little(part.local_flags.value_or(flags), 2) + little(part.local_method.value_or(part.method), 2) +
            little(0, 4) + little(shape.torch ? 0 : crc, 4) + little(shape.torch ? 0 : part.csize.value_or(size), 4) +
-           little(shape.torch ? 0 : part.usize.value_or(size), 4) + little(local.size(), 2) +
-           little(extra.size(), 2) + local + extra + part.data;
+           little(shape.torch ? 0 : part.usize.value_or(size), 4) + little(local.size(), 2) + little(extra.size(), 2) +
+           local + extra + part.data;
     if (shape.torch) out += little(0x08074b50, 4) + little(crc, 4) + little(size, 4) + little(size, 4);
     directory += little(0x02014b50, 4) + little(20, 2) + little(20, 2) + little(flags, 2) + little(part.method, 2) +
                  little(0, 4) + little(crc, 4) + little(part.csize.value_or(size), 4) +
@@ -155,9 +155,8 @@ inline std::string torch_bytes(const std::vector<FloatTensor>& tensors) {
   for (const FloatTensor& t : tensors) {
     std::vector<std::int64_t> strides(t.shape.size(), 1);
     for (std::size_t i = t.shape.size(); i-- > 1;) strides[i - 1] = strides[i] * t.shape[i];
-    pairs.emplace_back(
-        t.name, pickled::tensor(pickled::storage(std::to_string(storages.size()), std::ssize(t.values)), 0, t.shape,
-                                strides));
+    pairs.emplace_back(t.name, pickled::tensor(pickled::storage(std::to_string(storages.size()), std::ssize(t.values)),
+                                               0, t.shape, strides));
     storages.emplace_back(reinterpret_cast<const char*>(t.values.data()), t.values.size() * sizeof(float));
   }
   return zip_bytes(torch_parts(pickled::whole(pickled::dict(pairs)), storages));

@@ -55,8 +55,8 @@ struct Writers : ::testing::Test {
   }
   static FillTensor fill(const CheckpointRecipe& r) { return random_weights(r.config, r.dtype, 9); }
   // The bytes that a part of a tensor must have.
-  static std::string expected(const CheckpointRecipe& r, std::int64_t layer, const std::string& role,
-                              std::int64_t row0, std::int64_t rows, std::int64_t col0, std::int64_t cols) {
+  static std::string expected(const CheckpointRecipe& r, std::int64_t layer, const std::string& role, std::int64_t row0,
+                              std::int64_t rows, std::int64_t col0, std::int64_t cols) {
     std::string out(static_cast<std::size_t>(rows * cols * size_of(r.dtype)), '\0');
     fill(r)(layer, role, row0, rows, col0, cols, out.data());
     return out;
@@ -66,10 +66,8 @@ struct Writers : ::testing::Test {
 // ----------------------------------------------------------------------------------------------
 // Hugging Face
 
-const std::map<std::string, std::string> kHuggingFaceRoles = {{"mlp.gate_proj", "gate"},
-                                                              {"mlp.up_proj", "up"},
-                                                              {"mlp.down_proj", "down"},
-                                                              {"post_attention_layernorm", "norm"}};
+const std::map<std::string, std::string> kHuggingFaceRoles = {
+    {"mlp.gate_proj", "gate"}, {"mlp.up_proj", "up"}, {"mlp.down_proj", "down"}, {"post_attention_layernorm", "norm"}};
 
 struct Entry {
   std::string dtype, shape;
@@ -89,8 +87,7 @@ std::map<std::string, Entry> safetensors_entries(const std::string& file, std::s
     };
     const std::string offsets = field("\"data_offsets\":[", "]");
     out[json.substr(at + 1, end - at - 1)] = {field("\"dtype\":\"", "\""), field("\"shape\":[", "]"),
-                                              std::stoull(offsets),
-                                              std::stoull(offsets.substr(offsets.find(',') + 1))};
+                                              std::stoull(offsets), std::stoull(offsets.substr(offsets.find(',') + 1))};
   }
   return out;
 }
@@ -168,12 +165,11 @@ TEST_F(Writers, huggingface_config_says_what_the_weights_are) {
     r.config.eps = eps;
     write_checkpoint(folder, r, fill(r));
     const std::string config = get(folder / "config.json");
-    for (const std::string& part :
-         {std::string("\"LlamaForCausalLM\""), std::string("\"model_type\": \"llama\","),
-          std::string("\"hidden_size\": 20,"), std::string("\"intermediate_size\": 36,"),
-          std::string("\"num_hidden_layers\": 12,"), std::string("\"hidden_act\": \"silu\","),
-          std::string("\"mlp_bias\": false,"), std::string("\"torch_dtype\": \"float16\""),
-          fmt::format("\"rms_norm_eps\": {},", text)}) {
+    for (const std::string& part : {std::string("\"LlamaForCausalLM\""), std::string("\"model_type\": \"llama\","),
+                                    std::string("\"hidden_size\": 20,"), std::string("\"intermediate_size\": 36,"),
+                                    std::string("\"num_hidden_layers\": 12,"), std::string("\"hidden_act\": \"silu\","),
+                                    std::string("\"mlp_bias\": false,"), std::string("\"torch_dtype\": \"float16\""),
+                                    fmt::format("\"rms_norm_eps\": {},", text)}) {
       EXPECT_NE(config.find(part), std::string::npos) << part << "\n" << config;
     }
     EXPECT_EQ(std::strtod(text, nullptr), eps);

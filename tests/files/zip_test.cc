@@ -11,8 +11,7 @@ namespace {
 using files::ZipArchive;
 using files::ZipEntry;
 
-const std::vector<ZipPart> kParts{
-    {"r/data.pkl", "pickle"}, {"r/data/0", std::string(100, 'a')}, {"r/version", "3\n"}};
+const std::vector<ZipPart> kParts{{"r/data.pkl", "pickle"}, {"r/data/0", std::string(100, 'a')}, {"r/version", "3\n"}};
 
 std::vector<ZipPart> parts_with(std::size_t i, const std::function<void(ZipPart&)>& change) {
   std::vector<ZipPart> parts = kParts;

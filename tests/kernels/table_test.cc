@@ -151,8 +151,8 @@ TEST(KernelTable, row_conversions_have_the_scalar_bits) {
             table.row_out({sum.data(), residual.data(), got.data(), n, in_type, out_type, flush});
             kernels::kScalar.row_out({sum.data(), residual.data(), expected.data(), n, in_type, out_type, flush});
             ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size()), 0)
-                << name_of(isa) << " in " << static_cast<int>(in_type) << " out " << static_cast<int>(out_type)
-                << " n " << n;
+                << name_of(isa) << " in " << static_cast<int>(in_type) << " out " << static_cast<int>(out_type) << " n "
+                << n;
           }
         }
       }

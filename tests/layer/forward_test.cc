@@ -293,8 +293,7 @@ TEST(Forward, refuses_sources_that_contradict_the_config) {
     change(source);
     return [source, &pool] { const FeedForward ffn(source, pool); };
   };
-  expect_error(ErrorCode::shape, "expected 33 x 16, found 32 x 16",
-               with([](LayerSource& s) { s.config.hidden = 33; }));
+  expect_error(ErrorCode::shape, "expected 33 x 16, found 32 x 16", with([](LayerSource& s) { s.config.hidden = 33; }));
   expect_error(ErrorCode::shape, "down", with([&](LayerSource& s) { s.down = s.gate; }));
   expect_error(ErrorCode::usage, "missing", with([](LayerSource& s) { s.up = nullptr; }));
   expect_error(ErrorCode::shape, "norm", with([](LayerSource& s) { s.norm.resize(3); }));

@@ -199,8 +199,8 @@ TEST(Invariance, a_local_reducer_changes_no_bit) {
   const auto reducer = make_local_reducer();
   for (const Compute compute : {Compute::f32, Compute::bf16}) {
     const Matrix expected = run(FeedForward(layer.source, pool, {.compute = compute}), h);
-    expect_same_bytes(run(FeedForward(layer.source, pool, {.compute = compute, .reducer = reducer.get()}), h),
-                      expected, "one-process reducer");
+    expect_same_bytes(run(FeedForward(layer.source, pool, {.compute = compute, .reducer = reducer.get()}), h), expected,
+                      "one-process reducer");
   }
 }
 

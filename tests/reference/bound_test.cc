@@ -125,10 +125,10 @@ Problem make(const Case& c) {
   const double down_scale = c.weight_scale / std::sqrt(static_cast<double>(c.hidden));
   std::vector<float> norm;
   for (std::int64_t k = 0; k < c.dim; ++k) norm.push_back(static_cast<float>(1.0 + values(0.1)));
-  LayerSource layer = layer_of(
-      memory_source("gate", c.dtype, c.hidden, c.dim, values.many(c.dim * c.hidden, gate_scale)),
-      memory_source("up", c.dtype, c.hidden, c.dim, values.many(c.dim * c.hidden, gate_scale)),
-      memory_source("down", c.dtype, c.dim, c.hidden, values.many(c.dim * c.hidden, down_scale)), norm, c.eps);
+  LayerSource layer =
+      layer_of(memory_source("gate", c.dtype, c.hidden, c.dim, values.many(c.dim * c.hidden, gate_scale)),
+               memory_source("up", c.dtype, c.hidden, c.dim, values.many(c.dim * c.hidden, gate_scale)),
+               memory_source("down", c.dtype, c.dim, c.hidden, values.many(c.dim * c.hidden, down_scale)), norm, c.eps);
   return {std::move(layer), values.many(kTokens * c.dim, c.input_scale)};
 }
 
@@ -239,9 +239,9 @@ TEST(Bound, is_reached_by_sums_that_lose_every_term) {
     weights[compute == Compute::bf16 ? 1 : 0] = 1.0;  // what is added first
     for (std::size_t i = 1; i < chunks; ++i) weights[i * chunk] = 0x1p-24;
     const auto dim = std::ssize(weights);
-    const LayerSource layer = layer_of(memory_source("gate", DType::bf16, 1, dim, weights),
-                                       memory_source("up", DType::bf16, 1, dim, weights),
-                                       memory_source("down", DType::bf16, dim, 1, weights), {}, 0.0);
+    const LayerSource layer =
+        layer_of(memory_source("gate", DType::bf16, 1, dim, weights), memory_source("up", DType::bf16, 1, dim, weights),
+                 memory_source("down", DType::bf16, dim, 1, weights), {}, 0.0);
     const Doubles ones(weights.size(), 1.0);
     const Request request = {.block = false};
     const Trace exact = reference::run(layer, ones, 1, request);

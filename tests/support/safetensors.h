@@ -40,9 +40,9 @@ class SafetensorsBuilder {
  public:
   SafetensorsBuilder& add(std::string_view name, std::string_view dtype, const std::vector<std::int64_t>& shape,
                           std::string_view bytes) {
-    header_ += fmt::format("{}\"{}\":{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
-                           header_.empty() ? "" : ",", name, dtype, fmt::join(shape, ","), data_.size(),
-                           data_.size() + bytes.size());
+    header_ +=
+        fmt::format("{}\"{}\":{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", header_.empty() ? "" : ",",
+                    name, dtype, fmt::join(shape, ","), data_.size(), data_.size() + bytes.size());
     data_ += bytes;
     return *this;
   }
