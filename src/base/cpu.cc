@@ -123,6 +123,14 @@ int usable_cpus() noexcept {
   return std::max(cpus, 1);
 }
 
+std::int64_t weights_prefetch_distance(int rows) noexcept {
+  // Intel model 207, 8B shape, one core: 30.3 ms at 1 token without, 23.1 with 16 KiB (28.9 at 1 KiB).
+  // Zen 4: at most 5 tokens lose up to 30 % by distances of 4 KiB and more; from 6 on 16 KiB gain 20 %.
+  constexpr std::int64_t kFar = 16384;
+  if (__builtin_cpu_is("intel") != 0) return kFar;
+  return rows >= 6 ? kFar : 0;
+}
+
 FloatMode::FloatMode(std::uint32_t mode) noexcept : saved_(_mm_getcsr()) { _mm_setcsr(mode); }
 FloatMode::~FloatMode() { _mm_setcsr(saved_); }
 

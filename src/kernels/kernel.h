@@ -39,6 +39,8 @@ struct Tile {
   const void* weights;      ///< 64-byte aligned
   float* sum;               ///< [m][32]
   std::int64_t steps;
+  const void* prefetch;        ///< what to bring into L2 meanwhile, a line or two a step; may lie anywhere
+  std::int64_t prefetch_step;  ///< bytes it advances per step; 0 with `prefetch` = `weights`: nothing
 };
 using Matmul = void (*)(const Tile&);
 

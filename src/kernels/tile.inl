@@ -56,10 +56,16 @@ inline __attribute__((always_inline)) void multiply_step(V::F (&acc)[M][N], cons
   }
 }
 
+// Lines to bring into L2 while the sums go on; all vectors of a panel share them.
+struct Prefetch {
+  const char* at;
+  std::int64_t step;
+};
+
 // One chunk for N vectors of the panel, added to the running sum (or to +0 for the first chunk).
 template <Product P, int M, int N>
 inline __attribute__((always_inline)) void add_chunk(const char* a, const char* b, std::int64_t steps, float* sum,
-                                                     bool first) {
+                                                     bool first, Prefetch next) {
   V::F acc[M][N];
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m) {
@@ -67,6 +73,9 @@ inline __attribute__((always_inline)) void add_chunk(const char* a, const char* 
     for (int n = 0; n < N; ++n) acc[m][n] = V::zero();
   }
   for (std::int64_t s = 0; s < steps; ++s) {
+    __builtin_prefetch(next.at, 0, 2);
+    __builtin_prefetch(next.at + 64, 0, 2);
+    next.at += next.step;
     multiply_step<P, M, N>(acc, a, b);
     a += kActivationsPerStep<P> * M * 4;
     b += kPanel * kWeightBytes<P>;
@@ -87,6 +96,7 @@ void matmul(const Tile& tile) {
   constexpr int kAtOnce = V::vectors_at_once(M);
   const auto* a = static_cast<const char*>(tile.activations);
   const auto* b = static_cast<const char*>(tile.weights);
+  Prefetch next{static_cast<const char*>(tile.prefetch), tile.prefetch_step};
   if (tile.steps == 0) {
     for (int i = 0; i < M * kPanel; ++i) tile.sum[i] = 0.0F;
   }
@@ -94,8 +104,10 @@ void matmul(const Tile& tile) {
     const std::int64_t left = tile.steps - done;
     const std::int64_t steps = left < kChunkSteps<P> ? left : kChunkSteps<P>;
     for (int v = 0; v < kVectors; v += kAtOnce) {
-      add_chunk<P, M, kAtOnce>(a, b + v * V::kWidth * kWeightBytes<P>, steps, tile.sum + v * V::kWidth, done == 0);
+      add_chunk<P, M, kAtOnce>(a, b + v * V::kWidth * kWeightBytes<P>, steps, tile.sum + v * V::kWidth, done == 0,
+                               v == 0 ? next : Prefetch{b, 0});
     }
+    next.at += steps * next.step;
     a += steps * kActivationsPerStep<P> * M * 4;
     b += steps * kPanel * kWeightBytes<P>;
     done += steps;

@@ -78,7 +78,7 @@ layer::Plan FeedForward::Impl::plan() const {
 }
 
 FeedForward::Impl::Areas FeedForward::Impl::areas(std::int64_t tokens) const {
-  const std::int64_t rows = std::clamp<std::int64_t>(tokens, 0, kBlockRows);
+  const std::int64_t rows = std::clamp<std::int64_t>(tokens, 0, layer::kBlockRows);
   const std::int64_t per_k = layer::bytes_per_k(plan().pairs);
   Areas at{};
   at.input_row_bytes = round_up(info.config.dim, kernels::kLanes) * per_k;
@@ -117,8 +117,8 @@ void FeedForward::Impl::run(const char* call, const TensorView& h, const Mutable
                             at.bytes, workspace.size(), static_cast<void*>(workspace.data())));
   }
   const layer::Plan shared = plan();
-  for (std::int64_t row0 = 0; row0 < h.rows; row0 += kBlockRows) {
-    run_block(shared, at, h, out, row0, std::min(kBlockRows, h.rows - row0), workspace.data(), block, trace);
+  for (std::int64_t row0 = 0; row0 < h.rows; row0 += layer::kBlockRows) {
+    run_block(shared, at, h, out, row0, std::min(layer::kBlockRows, h.rows - row0), workspace.data(), block, trace);
   }
 }
 

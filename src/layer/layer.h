@@ -40,7 +40,6 @@ struct FeedForward::Impl {
     std::int64_t root_at;
     std::int64_t bytes;
   };
-  static constexpr std::int64_t kBlockRows = 256;
   [[nodiscard]] layer::Plan plan() const;
   [[nodiscard]] Areas areas(std::int64_t tokens) const;
 

@@ -15,6 +15,9 @@
 
 namespace swiglu::layer {
 
+/// Tokens that run at a time: bounds the workspace, and 164 KiB of stack in a task of the down phase.
+inline constexpr std::int64_t kBlockRows = 256;
+
 /// A balanced split of `rows` into as few tiles as kernels of at most `max_rows` rows allow.
 struct Tiling {
   std::int64_t rows;

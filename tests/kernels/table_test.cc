@@ -83,7 +83,7 @@ class TableRow : public ::testing::Test {
       std::vector<float> got(static_cast<std::size_t>(rows_ * kPanel), 1.0F);
       std::vector<float> expected(got.size(), 2.0F);
       const FloatMode mode(product_ == Product::bf16_bf16 ? FloatMode::kFlush : FloatMode::kExact);
-      fast.matmul[rows_]({mine.activations.data(), mine.weights.data(), got.data(), steps});
+      fast.matmul[rows_]({mine.activations.data(), mine.weights.data(), got.data(), steps, mine.weights.data(), 64});
       const Operands plain = operands(scalar, product_, rows_, steps);
       for (int r = 0; r < rows_; ++r) expect_row(scalar, plain, steps, r, expected);
       ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * 4), 0) << steps << " steps";
@@ -99,7 +99,7 @@ class TableRow : public ::testing::Test {
     for (std::int64_t i = 0; i < k; ++i) {
       std::memcpy(&one[static_cast<std::size_t>(i)], all.activations.data() + (i * rows_ + row) * 4, 4);
     }
-    scalar.matmul[1]({one.data(), all.weights.data(), expected.data() + row * kPanel, steps});
+    scalar.matmul[1]({one.data(), all.weights.data(), expected.data() + row * kPanel, steps, all.weights.data(), 0});
   }
   Isa isa_;
   Product product_;
