@@ -2,6 +2,8 @@
 // rank count: equality of every output byte, over a grid of shapes that crosses every border there is.
 #include <gtest/gtest.h>
 
+#include <sys/mman.h>
+
 #include <thread>
 
 #include <fmt/format.h>
@@ -175,6 +177,27 @@ TEST(Invariance, strides_alignment_and_in_place_do_not_change_bits) {
     }
     expect_same_bytes(dense, expected, "in place");
   }
+}
+
+// Rows that lie more than 2^31 elements apart, in memory that is mapped but hardly touched.
+TEST(Invariance, strides_beyond_32_bits_do_not_change_bits) {
+  constexpr std::int64_t kStride = (std::int64_t{1} << 31) + 7;
+  constexpr std::int64_t kRows = 3;
+  constexpr std::size_t kBytes = static_cast<std::size_t>(kRows * kStride) * sizeof(float);
+  void* mapping = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) GTEST_SKIP() << "cannot map 24 GiB of address space here";
+  auto* far = static_cast<float*>(mapping);
+  const Layer layer(67, 131, DType::f32, Data::normal, 18);
+  ThreadPool pool(2);
+  const FeedForward ffn(layer.source, pool);
+  const Matrix h = Matrix::filled(DType::f32, kRows, 67, Values(Data::normal, 19), 1.0);
+  for (std::int64_t r = 0; r < kRows; ++r) std::memcpy(far + r * kStride, h.bytes.data() + r * 67 * 4, 67 * 4);
+  const MutableTensorView rows{far, DType::f32, kRows, 67, kStride};
+  ffn.block(rows, rows);
+  Matrix got(DType::f32, kRows, 67);
+  for (std::int64_t r = 0; r < kRows; ++r) std::memcpy(got.bytes.data() + r * 67 * 4, far + r * kStride, 67 * 4);
+  munmap(mapping, kBytes);
+  expect_same_bytes(got, run(ffn, h), "rows 2^31 + 7 elements apart");
 }
 
 TEST(Invariance, callers_may_share_a_layer) {
