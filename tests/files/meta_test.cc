@@ -509,7 +509,7 @@ TEST(Meta, an_expanded_matrix_is_refused_by_its_shape) {
 
 struct Stories {
   std::string bytes = file_bytes(test_data() / "llama2c/stories260K.bin");
-  static constexpr std::int64_t kStoriesDim = 64, kHidden = 172, kLayers = 5;
+  static constexpr std::int64_t kStoriesDim = 64, kHidden = 172;
 
   [[nodiscard]] std::vector<float> matrix(std::int64_t layer, int role) const {
     constexpr std::size_t kStart[] = {379420, 819740, 599580, 378140};  // w1, w3, w2, norm

@@ -184,7 +184,7 @@ TEST(Pth, reads_zips_made_again_by_other_tools) {
 }
 
 TEST(Pth, refuses_compressed_entries) {
-  for (const std::size_t i : {0, 2}) {
+  for (const std::size_t i : {std::size_t{0}, std::size_t{2}}) {
     std::vector<ZipPart> parts = good_parts();
     parts[i].method = 8;
     refuses(zip_bytes(parts), {parts[i].name, "compressed"}, ErrorCode::unsupported);

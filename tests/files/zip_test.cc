@@ -87,7 +87,7 @@ TEST(Zip, refuses_a_directory_outside_the_file) {
 
 TEST(Zip, refuses_a_wrong_count) {
   for (const bool torch : {true, false}) {
-    for (const std::uint64_t count : {0, 1, 2, 4, 65535}) {
+    for (const std::uint64_t count : std::initializer_list<std::uint64_t>{0, 1, 2, 4, 65535}) {
       ZipShape shape;
       shape.torch = torch;
       shape.count = count;
