@@ -68,12 +68,12 @@ Contents open_file(const std::filesystem::path& path, const OpenOptions& options
   auto file = std::make_shared<const File>(path);
   const std::string kind = describe_contents(*file);
   if (kind.starts_with("a zip") || kind.starts_with("a bare pickle") || kind.starts_with("a tar")) {
-    return open_pth(std::move(file), options);
+    return open_pth(file, options);
   }
   if (kind.starts_with("a GGUF")) {
     throw Error(ErrorCode::unsupported, fmt::format("{}: {}, which is not supported", escaped(path.string()), kind));
   }
-  return open_safetensors(std::move(file), options);
+  return open_safetensors(file, options);
 }
 
 void check_options(const OpenOptions& options) {

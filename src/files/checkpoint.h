@@ -36,11 +36,11 @@ struct Contents {
 /// A folder with config.json and model.safetensors or model.safetensors.index.json.
 [[nodiscard]] Contents open_huggingface(const std::filesystem::path& folder, const OpenOptions& options);
 /// One safetensors file, with Hugging Face or Meta names and no configuration.
-[[nodiscard]] Contents open_safetensors(std::shared_ptr<const File> file, const OpenOptions& options);
+[[nodiscard]] Contents open_safetensors(const std::shared_ptr<const File>& file, const OpenOptions& options);
 /// A folder with params.json and consolidated.NN.pth.
 [[nodiscard]] Contents open_meta(const std::filesystem::path& folder, const OpenOptions& options);
 /// One .pth file without params.json.
-[[nodiscard]] Contents open_pth(std::shared_ptr<const File> file, const OpenOptions& options);
+[[nodiscard]] Contents open_pth(const std::shared_ptr<const File>& file, const OpenOptions& options);
 
 /// Adds `fault` to the problems if they are being collected, else throws it.
 void report(Contents& contents, const OpenOptions& options, Error fault);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -165,7 +166,7 @@ class ConfigReader {
   }
 
   void refuse_variants() const {
-    for (const Json* level : {static_cast<const Json*>(&root_), model_}) {
+    for (const Json* level : {&std::as_const(root_), model_}) {
       const Json* quantised = level->find("quantization_config");
       if (quantised == nullptr || quantised->kind == Json::Kind::null) continue;
       const Json* method = quantised->find("quant_method");

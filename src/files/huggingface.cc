@@ -344,7 +344,7 @@ Contents open_huggingface(const std::filesystem::path& folder, const OpenOptions
   return contents;
 }
 
-Contents open_safetensors(std::shared_ptr<const File> file, const OpenOptions& options) {
+Contents open_safetensors(const std::shared_ptr<const File>& file, const OpenOptions& options) {
   Contents contents;
   contents.format = "safetensors";
   const Weights weights = read_single(file, contents);

@@ -321,7 +321,7 @@ class Merger {
   std::optional<Error> fault_;
 };
 
-Contents open_shards(std::vector<Shard> shards, const std::string& where, const MetaParams* params,
+Contents open_shards(const std::vector<Shard>& shards, const std::string& where, const MetaParams* params,
                      const std::string& params_where, const OpenOptions& options) {
   Contents contents;
   contents.format = "meta";
@@ -358,15 +358,15 @@ Contents open_meta(const std::filesystem::path& folder, const OpenOptions& optio
   }
   std::vector<Shard> shards;
   for (const auto& path : find_shards(folder)) shards.emplace_back(std::make_shared<const File>(path));
-  return open_shards(std::move(shards), where, params ? &*params : nullptr, params_where, options);
+  return open_shards(shards, where, params ? &*params : nullptr, params_where, options);
 }
 
-Contents open_pth(std::shared_ptr<const File> file, const OpenOptions& options) {
+Contents open_pth(const std::shared_ptr<const File>& file, const OpenOptions& options) {
   const std::string where = escaped(file->name());
   const bool is_shard = shard_number(file->path().filename().string()).has_value();
   std::vector<Shard> shards;
-  shards.emplace_back(std::move(file));
-  Contents contents = open_shards(std::move(shards), where, nullptr, "", options);
+  shards.emplace_back(file);
+  Contents contents = open_shards(shards, where, nullptr, "", options);
   if (is_shard)
     contents.notes.push_back(fmt::format("{}: may be one of several shards: open the folder to merge them", where));
   return contents;
