@@ -236,6 +236,12 @@ int inspect(const InspectOptions& options) {
   std::vector<MatrixStats> stats;
   if (options.stats) {
     stats = read_stats(model, problems);
+    try {
+      model.check_payloads();
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::format) throw;
+      problems.push_back(error.text());
+    }
     const auto more = non_finite_notes(stats);
     notes.insert(notes.end(), more.begin(), more.end());
   }

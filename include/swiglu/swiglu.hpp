@@ -258,6 +258,9 @@ class Checkpoint {
   [[nodiscard]] const std::vector<std::string>& problems() const noexcept;
   /// Throws usage when i is out of range. Reads the norm vector only.
   [[nodiscard]] LayerSource layer(std::int64_t i) const;
+  /// Compares the weights with the checksums that .pth files carry: a read of all of those files, which
+  /// opening does without. Throws format naming file and entry. Does nothing for other formats.
+  void check_payloads() const;
 
   struct Impl;
   explicit Checkpoint(std::unique_ptr<Impl> impl) noexcept;

@@ -159,6 +159,10 @@ const std::vector<TensorInfo>& Checkpoint::tensors() const noexcept { return imp
 const std::vector<std::string>& Checkpoint::notes() const noexcept { return impl_->contents.notes; }
 const std::vector<std::string>& Checkpoint::problems() const noexcept { return impl_->contents.problems; }
 
+void Checkpoint::check_payloads() const {
+  for (const auto& archive : impl_->contents.archives) files::check_pth_payloads(archive);
+}
+
 LayerSource Checkpoint::layer(std::int64_t i) const {
   const auto& layers = impl_->contents.layers;
   if (layers.empty()) {

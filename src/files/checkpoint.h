@@ -31,6 +31,7 @@ struct Contents {
   std::vector<TensorInfo> tensors;
   std::vector<std::string> notes;
   std::vector<std::string> problems;
+  std::vector<std::shared_ptr<const File>> archives;  ///< .pth files: their payloads carry checksums
 };
 
 /// A folder with config.json and model.safetensors or model.safetensors.index.json.

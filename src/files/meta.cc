@@ -326,7 +326,10 @@ Contents open_shards(const std::vector<Shard>& shards, const std::string& where,
   Contents contents;
   contents.format = "meta";
   contents.family = "llama";
-  for (const Shard& shard : shards) contents.size_bytes += shard.file->size();
+  for (const Shard& shard : shards) {
+    contents.size_bytes += shard.file->size();
+    contents.archives.push_back(shard.file);
+  }
   contents.shards = std::ssize(shards);
   if (params != nullptr) {
     contents.config = params->config;

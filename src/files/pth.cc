@@ -189,4 +189,12 @@ TensorTable read_pth(const std::shared_ptr<const File>& file) {
   return table;
 }
 
+void check_pth_payloads(const std::shared_ptr<const File>& file) {
+  const ZipArchive zip(file);
+  const std::string data = find_root(zip, escaped(file->name())) + "data/";
+  for (const ZipEntry& entry : zip.entries()) {
+    if (entry.name.starts_with(data)) zip.check_crc(entry);
+  }
+}
+
 }  // namespace swiglu::files

@@ -37,4 +37,7 @@ using TensorTable = std::map<std::string, StoredTensor, std::less<>>;
 /// and stripping the prefixes "module.", "_orig_mod.".
 [[nodiscard]] TensorTable read_pth(const std::shared_ptr<const File>& file);
 
+/// Compares the checksum of every storage with its bytes: a read of the whole file. Throws format.
+void check_pth_payloads(const std::shared_ptr<const File>& file);
+
 }  // namespace swiglu::files

@@ -142,6 +142,21 @@ class Weights(ErrorTest):
             self.run_refused(3, ["rms_norm_eps"])
         self.done(*self.run_arguments(), "--eps", "1e-5")
 
+    def test_a_changed_weight_in_a_pth_is_found_by_its_checksum(self):
+        folder = self.folder / "meta"
+        self.done("synth", "--dim", "64", "--hidden", "96", "--layers", "1", "--format", "meta", "--dtype", "f32",
+                  "-o", folder)
+        self.done("inspect", folder, "--stats")
+        shard = folder / "consolidated.00.pth"
+        good = shard.read_bytes()
+        middle = len(good) // 2  # among the weights
+        shard.write_bytes(good[:middle] + bytes([good[middle] ^ 1]) + good[middle + 1:])
+        self.done("inspect", folder)  # opening does not read the weights
+        outcome = swiglu("inspect", folder, "--stats")
+        self.assertEqual(outcome.code, 1)
+        self.assertIn("consolidated.00.pth", outcome.out)
+        self.assertIn("/data/", outcome.out)
+
     def test_nan_and_inf_are_reported_and_computed(self):
         spoilt = [dict(layer) for layer in self.layers]
         spoilt[1]["gate"] = spoilt[1]["gate"].copy()

@@ -20,7 +20,7 @@ inline std::filesystem::path test_data() {
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "swiglu-test-XXXXXX").string();
+    std::string pattern = (std::filesystem::temp_directory_path() / ("swiglu-test-" + std::string(6, 'X'))).string();
     if (mkdtemp(pattern.data()) == nullptr) std::abort();
     path_ = pattern;
   }
