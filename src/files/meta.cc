@@ -85,8 +85,6 @@ std::vector<std::filesystem::path> find_shards(const std::filesystem::path& fold
   return paths;
 }
 
-std::string shape_words(const std::vector<std::int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
-
 /// Fills layers and tensors of `contents` from the shards.
 class Merger {
  public:
@@ -289,8 +287,8 @@ class Merger {
     if (stored.shape == wanted) return;
     throw Error(ErrorCode::shape,
                 fmt::format("{}: tensor {}: expected shape {}, an equal share in each of {} files, found {}",
-                            escaped(shard.file->name()), escaped(name), shape_words(wanted), shards_.size(),
-                            shape_words(stored.shape)));
+                            escaped(shard.file->name()), escaped(name), shape_text(wanted), shards_.size(),
+                            shape_text(stored.shape)));
   }
 
   // The norm is read whole: a few kilobytes, and the only sign of shards that do not belong together.

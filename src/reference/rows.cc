@@ -2,9 +2,7 @@
 #include "reference/rows.h"
 
 #include <algorithm>
-#include <exception>
 #include <limits>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/dtype.h"
+#include "base/parallel.h"
 #include "base/text.h"
 
 namespace swiglu::reference {
@@ -19,34 +18,11 @@ namespace {
 
 constexpr std::int64_t kReadBytes = std::int64_t{1} << 20;
 
-// Runs body(i) for i in [0, n). A Runner's tasks may not throw, so the first exception waits for the
-// end; tasks that start after it do nothing.
-void run_tasks(const Runner* runner, std::int64_t n, const std::function<void(std::int64_t)>& body) {
-  struct Job {
-    const std::function<void(std::int64_t)>& body;
-    std::mutex mutex;
-    std::exception_ptr failure;
-  } job{body, {}, nullptr};
-  const auto task = [](void* arg, std::int64_t i) {
-    Job& shared = *static_cast<Job*>(arg);
-    try {
-      {
-        const std::lock_guard lock(shared.mutex);
-        if (shared.failure != nullptr) return;
-      }
-      shared.body(i);
-    } catch (...) {
-      const std::lock_guard lock(shared.mutex);
-      if (shared.failure == nullptr) shared.failure = std::current_exception();
-    }
-  };
-  if (runner != nullptr) {
-    runner->run(runner->ctx, n, task, &job);
-  } else {
-    for (std::int64_t i = 0; i < n; ++i) task(&job, i);
-  }
-  if (job.failure != nullptr) std::rethrow_exception(job.failure);
-}
+// One task after another on this thread, for callers that gave no runner.
+constexpr Runner kInline{[](void*, std::int64_t n, void (*task)(void*, std::int64_t), void* arg) {
+                           for (std::int64_t i = 0; i < n; ++i) task(arg, i);
+                         },
+                         nullptr};
 
 void check_matrix(std::string_view role, const TensorSource* matrix, std::int64_t rows, std::int64_t cols) {
   if (matrix == nullptr) throw Error(ErrorCode::usage, fmt::format("the layer has no {} matrix", role));
@@ -66,7 +42,7 @@ void for_each_row(const TensorSource& matrix, std::span<const std::int64_t> rows
   const std::int64_t block = std::max<std::int64_t>(1, kReadBytes / row_bytes);
   const auto row_at = [&](std::int64_t i) { return rows.empty() ? i : rows[static_cast<std::size_t>(i)]; };
 
-  run_tasks(runner, (count + block - 1) / block, [&](std::int64_t task) {
+  parallel_for(runner != nullptr ? *runner : kInline, (count + block - 1) / block, [&](std::int64_t task) {
     const std::int64_t end = std::min(count, (task + 1) * block);
     std::vector<std::byte> stored(static_cast<std::size_t>((end - task * block) * row_bytes));
     std::vector<double> row(static_cast<std::size_t>(cols));
