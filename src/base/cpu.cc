@@ -123,12 +123,13 @@ int usable_cpus() noexcept {
   return std::max(cpus, 1);
 }
 
-std::int64_t weights_prefetch_distance(int rows) noexcept {
-  // Intel model 207, 8B shape, one core: 30.3 ms at 1 token without, 23.1 with 16 KiB (28.9 at 1 KiB).
+PrefetchPolicy weights_prefetch(int rows) noexcept {
+  // Intel model 207 drops prefetches when its 16 fill buffers are taken, so each line gets a second chance
+  // shortly before its use, and the first one asks eight pages in turn, whose streams the L2 prefetcher
+  // follows on its own: 0.87 to 0.99 of the bandwidth at 1 token, 0.75 to 0.87 at 8 (docs/speed.md).
+  if (__builtin_cpu_is("intel") != 0) return {49152, 3, 3072};
   // Zen 4: at most 5 tokens lose up to 30 % by distances of 4 KiB and more; from 6 on 16 KiB gain 20 %.
-  constexpr std::int64_t kFar = 16384;
-  if (__builtin_cpu_is("intel") != 0) return kFar;
-  return rows >= 6 ? kFar : 0;
+  return rows >= 6 ? PrefetchPolicy{16384, 0, 0} : PrefetchPolicy{0, 0, 384};
 }
 
 FloatMode::FloatMode(std::uint32_t mode) noexcept : saved_(_mm_getcsr()) { _mm_setcsr(mode); }

@@ -17,9 +17,14 @@ namespace swiglu {
 /// CPUs this process may use: affinity mask and cgroup quota (rounded up).
 [[nodiscard]] int usable_cpus() noexcept;
 
-/// How far ahead of a matmul of `rows` tokens weights are to be fetched into L2, in bytes; 0: not at all.
-/// A fixed table by processor, measured; it changes no result.
-[[nodiscard]] std::int64_t weights_prefetch_distance(int rows) noexcept;
+/// How weights are to be fetched ahead of a matmul that streams them through `rows` tokens. A fixed table by
+/// processor, measured; it changes no result.
+struct PrefetchPolicy {
+  std::int64_t far;      ///< bytes ahead into L2; 0: not at all
+  int pages_log2;        ///< in runs of so many pages in turn (kernels::Ahead)
+  std::int64_t near_by;  ///< bytes ahead into L1; 0: not at all
+};
+[[nodiscard]] PrefetchPolicy weights_prefetch(int rows) noexcept;
 
 /// Sets MXCSR for a scope and restores the caller's, flags included. Arithmetic must not stand in the
 /// same function: the compiler moves it across the change. Call kernels through pointers inside it.

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <condition_variable>
@@ -83,10 +84,15 @@ class Crew {
   static constexpr int kEpochShift = 17;
   static constexpr int kSpins = 2000;  // about 50 µs: longer than the gap between phases, too short to matter
 
+  // Guided: neighbours by the run, long runs first, single tasks last. A run keeps its thread's stream of
+  // weights going; the short ones at the end even out what each thread has left.
   void take_tasks() {
-    for (std::int64_t i = next_.fetch_add(1, std::memory_order_relaxed); i < count_;
-         i = next_.fetch_add(1, std::memory_order_relaxed)) {
-      task_(arg_, i);
+    const auto shares = 2 * (static_cast<std::int64_t>(threads_.size()) + 1);
+    for (std::int64_t i = next_.load(std::memory_order_relaxed); i < count_;) {
+      const std::int64_t end = i + std::max<std::int64_t>(1, (count_ - i) / shares);
+      if (!next_.compare_exchange_weak(i, end, std::memory_order_relaxed)) continue;
+      for (; i < end; ++i) task_(arg_, i);
+      i = next_.load(std::memory_order_relaxed);
     }
   }
 

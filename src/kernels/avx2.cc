@@ -15,6 +15,7 @@ struct V {
   static constexpr bool kHasDot = false;
   // 2 rows of 4 vectors, or 6 of 2: at most 12 accumulators, with room for weights and a broadcast.
   static constexpr int vectors_at_once(int rows) { return rows <= 2 ? 4 : 2; }
+  static constexpr int kCrowded = 8;  // sums that leave too few registers for loads of the next k
   using F = __m256;
   using I = __m256i;
 
@@ -48,9 +49,15 @@ struct V {
 
   static I words(const void* at) { return _mm256_loadu_si256(static_cast<const __m256i*>(at)); }
   static __m128i halves(const void* at) { return _mm_loadu_si128(static_cast<const __m128i*>(at)); }
-  static F even_bf16(const void* at) { return _mm256_castsi256_ps(_mm256_slli_epi32(words(at), 16)); }
+  // Shuffles and blends, because shifts would take turns with fma at the same ports.
+  static F even_bf16(const void* at) {
+    constexpr char kZero = -128;
+    const __m128i low_to_high =
+        _mm_setr_epi8(kZero, kZero, 0, 1, kZero, kZero, 4, 5, kZero, kZero, 8, 9, kZero, kZero, 12, 13);
+    return _mm256_castsi256_ps(_mm256_shuffle_epi8(words(at), _mm256_broadcastsi128_si256(low_to_high)));
+  }
   static F odd_bf16(const void* at) {
-    return _mm256_castsi256_ps(_mm256_and_si256(words(at), _mm256_set1_epi32(static_cast<int>(0xffff0000U))));
+    return _mm256_castsi256_ps(_mm256_blend_epi16(_mm256_setzero_si256(), words(at), 0xaa));
   }
   static F from_bf16(const void* at) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves(at)), 16));

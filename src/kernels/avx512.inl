@@ -5,6 +5,7 @@ struct V512 {
   static constexpr int kWidth = 16;
   static constexpr int kMaxRows = 14;
   static constexpr int vectors_at_once(int) { return 2; }
+  static constexpr int kCrowded = 24;  // sums that leave too few registers for loads of the next k
   using F = __m512;
   using I = __m512i;
 

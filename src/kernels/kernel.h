@@ -29,18 +29,35 @@ enum class Product : std::uint8_t {
   f32_bf16 = 1,   ///< f32 compute, bf16 weights: the even k before the odd
   f32_f16 = 2,    ///< f32 compute, f16 weights
   bf16_bf16 = 3,  ///< bf16 compute, bf16 weights: the odd k before the even
+  bf16_wide = 4,  ///< bf16 compute on widened weights: steps of two k, {odd [2][16], even [2][16]} float
 };
-inline constexpr int kProducts = 4;
+inline constexpr int kProducts = 5;
+
+/// Panel steps between restarts of the accumulators: 512 k in f32 compute, 1024 k in bf16 compute.
+constexpr std::int64_t chunk_steps(Product product) noexcept { return product == Product::f32_bf16 ? 256 : 512; }
+
+/// What to bring into L2 during a matmul: a pair of lines every `every` steps, from `at` on. Runs of 4 KiB
+/// << pages_log2 are fetched from all their pages in turn, which keeps more of the memory busy than line after
+/// line does; what is left at the end is fetched in order. May lie anywhere; changes no result.
+struct Ahead {
+  const void* at = nullptr;
+  std::int64_t bytes = 0;    ///< the region's size; 0: nothing
+  std::int64_t done = 0;     ///< pairs of the region that were fetched before
+  std::int64_t every = 1;    ///< at least 1
+  int pages_log2 = 0;        ///< 0 ... 3
+  std::int64_t near_by = 0;  ///< bytes ahead in `weights` itself to bring into L1 as well; 0: none
+};
 
 /// One matmul call: sum[i][j] = Σ over the piece, in chunks that restart at +0 and are added in order
-/// to a running sum that starts at +0. `steps` counts panel steps (k, or pairs of k) and may be 0.
+/// to a running sum that starts at +0, or goes on if `resume`. `steps` counts panel steps and may be 0.
 struct Tile {
   const void* activations;  ///< at the piece's first k
   const void* weights;      ///< 64-byte aligned
   float* sum;               ///< [m][32]
   std::int64_t steps;
-  const void* prefetch;        ///< what to bring into L2 meanwhile, a line or two a step; may lie anywhere
-  std::int64_t prefetch_step;  ///< bytes it advances per step; 0 with `prefetch` = `weights`: nothing
+  bool resume;  ///< a chunk begins at this piece's first k, and chunks before it are in `sum`
+  Ahead ahead;
+  float* widened = nullptr;  ///< if given, the weights are also stored as those of ProductKernels::wide
 };
 using Matmul = void (*)(const Tile&);
 
@@ -85,6 +102,9 @@ struct ProductKernels {
   Matmul matmul[kMaxTileRows + 1];  ///< by rows, 1 … max_rows; [0] unused
   int max_rows;
   bool pairs;  ///< activations as bf16 pairs, else as floats
+  /// The product that gives the same sums from weights that need no conversion (Tile::widened), worth it
+  /// when several tiles use them; the product itself where there is nothing to convert.
+  Product wide;
 };
 
 /// One ISA's kernels. Every member is filled. All run in the floating-point mode their caller set.

@@ -265,7 +265,8 @@ float dot_peak([[maybe_unused]] std::int64_t rounds) {
 
 constexpr Table make_table() {
   return {.product = {product_kernels<Product::f32_f32>(), product_kernels<Product::f32_bf16>(),
-                      product_kernels<Product::f32_f16>(), product_kernels<Product::bf16_bf16>()},
+                      product_kernels<Product::f32_f16>(), product_kernels<Product::bf16_bf16>(),
+                      product_kernels<Product::bf16_wide>()},
           .row_in = row_in,
           .gate_up = {gate_up<false>, gate_up<V::kHasDot>},
           .row_out = row_out,

@@ -14,6 +14,7 @@ struct V {
   static constexpr int kMaxRows = 4;
   static constexpr bool kHasDot = false;
   static constexpr int vectors_at_once(int) { return 4; }
+  static constexpr int kCrowded = 16;
   using F = float;
   using I = std::int32_t;
 

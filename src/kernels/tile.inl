@@ -4,22 +4,49 @@
 // One accumulator per output, k ascending, always fma; chunks restart at +0 and are added in order to a
 // running sum that starts at +0. Which outputs share a pass is free; the order within one is not.
 
-// Panel steps between restarts: 512 k in f32 compute, 1024 k in bf16 compute.
-template <Product P>
-constexpr std::int64_t kChunkSteps = P == Product::f32_bf16 ? 256 : 512;
 template <Product P>
 constexpr bool kPairs = V::kHasDot && P == Product::bf16_bf16;
 // k per step of floats, or one dword of a pair.
 template <Product P>
-constexpr int kActivationsPerStep = (P == Product::f32_bf16 || (P == Product::bf16_bf16 && !kPairs<P>)) ? 2 : 1;
+constexpr int kActivationsPerStep =
+    (P == Product::f32_bf16 || P == Product::bf16_wide || (P == Product::bf16_bf16 && !kPairs<P>)) ? 2 : 1;
 template <Product P>
 constexpr int kWeightBytes = P == Product::f32_f16 ? 2 : 4;
+template <Product P>
+constexpr std::int64_t kStepBytes = kPanel * (P == Product::bf16_wide ? 8 : kWeightBytes<P>);
+
+// What a product's weights are once they are floats.
+template <Product P>
+constexpr Product kWide = P == Product::f32_bf16 || P == Product::f32_f16 ? Product::f32_f32
+                          : P == Product::bf16_bf16 && !kPairs<P>         ? Product::bf16_wide
+                                                                          : P;
+
+// With all registers taken by sums, loads of the next k must not move up: they would push sums out.
+inline __attribute__((always_inline)) void keep_order() { asm volatile("" ::: "memory"); }
 
 // acc[m][n] += one step of the panel's vectors first … first + N - 1.
 template <Product P, int M, int N>
-inline __attribute__((always_inline)) void multiply_step(V::F (&acc)[M][N], const char* a, const char* b) {
-  const auto lane = [b](int n) { return b + n * V::kWidth * kWeightBytes<P>; };
-  if constexpr (kPairs<P>) {
+inline __attribute__((always_inline)) void multiply_step(V::F (&acc)[M][N], const char* a, const char* b,
+                                                         [[maybe_unused]] float* widened) {
+  const auto lane = [&b](int n) { return b + n * V::kWidth * kWeightBytes<P>; };
+  if constexpr (P == Product::bf16_wide) {
+    // A loop whose length the compiler does not see: with all registers taken by sums, g++ would unroll it,
+    // interleave the two k and push sums out.
+    std::int64_t end = -M * 4;
+    asm("" : "+r"(end));
+    for (std::int64_t k = M * 4; k != end; k -= M * 4, b += kPanel * 4) {
+      const char* x = a + k;
+      V::F w[N];
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) w[n] = V::load(lane(n));
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) {
+        const V::F xm = V::broadcast(x + m * 4);
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) acc[m][n] = V::fma(xm, w[n], acc[m][n]);
+      }
+    }
+  } else if constexpr (kPairs<P>) {
     V::F w[N];
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) w[n] = V::load(lane(n));
@@ -36,17 +63,30 @@ inline __attribute__((always_inline)) void multiply_step(V::F (&acc)[M][N], cons
       V::F w[N];
 #pragma GCC unroll 16
       for (int n = 0; n < N; ++n) w[n] = odd ? V::odd_bf16(lane(n)) : V::even_bf16(lane(n));
+      if constexpr (kWide<P> != P) {
+        if (widened != nullptr) {
+#pragma GCC unroll 16
+          for (int n = 0; n < N; ++n) V::store(widened + half * kPanel + n * V::kWidth, w[n]);
+        }
+      }
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m) {
         const V::F x = V::broadcast(a + (odd ? M + m : m) * 4);
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) acc[m][n] = V::fma(x, w[n], acc[m][n]);
       }
+      if constexpr (M * N >= V::kCrowded) keep_order();
     }
   } else {
     V::F w[N];
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) w[n] = P == Product::f32_f16 ? V::from_f16(lane(n)) : V::load(lane(n));
+    if constexpr (kWide<P> != P) {
+      if (widened != nullptr) {
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) V::store(widened + n * V::kWidth, w[n]);
+      }
+    }
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       const V::F x = V::broadcast(a + m * 4);
@@ -56,29 +96,81 @@ inline __attribute__((always_inline)) void multiply_step(V::F (&acc)[M][N], cons
   }
 }
 
-// Lines to bring into L2 while the sums go on; all vectors of a panel share them.
-struct Prefetch {
-  const char* at;
-  std::int64_t step;
+// Walks the lines of an Ahead. Page g of a run is entered at its line 8 * g, so that no two pages begin at
+// the same time.
+struct Walk {
+  static constexpr std::int64_t kPage = 4096;
+  static constexpr std::int64_t kPair = 128;
+  const char* run;     // the run's first byte
+  const char* end;     // of the region
+  std::int64_t size;   // bytes of a run
+  std::int64_t page;   // offset of the page whose turn it is
+  std::int64_t line;   // offset in each page
+  std::int64_t due;    // the step that fetches next; -1: none
+  std::int64_t every;
+
+  explicit Walk(const Ahead& ahead)
+      : run(static_cast<const char*>(ahead.at) + (ahead.done >> (5 + ahead.pages_log2)) * (kPage << ahead.pages_log2)),
+        end(static_cast<const char*>(ahead.at) + ahead.bytes), size(kPage << ahead.pages_log2),
+        page((ahead.done & ((1 << ahead.pages_log2) - 1)) * kPage), line((ahead.done >> ahead.pages_log2) % 32 * kPair),
+        due(ahead.bytes == 0 ? -1 : 0), every(ahead.every) {
+    if (end - run < size) {  // the rest, in order
+      const std::int64_t pairs = ahead.done & ((32 << ahead.pages_log2) - 1);
+      run += pairs / 32 * kPage;
+      page = 0;
+      line = pairs % 32 * kPair;
+      size = kPage;
+    }
+  }
+  void shorten() {
+    if (end - run < size) size = kPage;
+  }
+  inline __attribute__((always_inline)) void step(std::int64_t s) {
+    if (s != due) return;
+    due += every;
+    const char* at = run + page + ((line + page / 8) & (kPage - 1));
+    __builtin_prefetch(at, 0, 2);
+    __builtin_prefetch(at + kPair / 2, 0, 2);
+    page += kPage;
+    if (page < size) return;
+    page = 0;
+    line += kPair;
+    if (line < kPage) return;
+    line = 0;
+    run += size;
+    shorten();
+  }
 };
 
-// One chunk for N vectors of the panel, added to the running sum (or to +0 for the first chunk).
+// Tiles of a few rows and more come from L2, whose own prefetcher leaves 3 to 7 % to gain.
+constexpr std::int64_t kNearActivations = 512;
+
+// One chunk for N vectors of the panel, from step `begin` to `end`, added to the running sum (or to +0).
 template <Product P, int M, int N>
-inline __attribute__((always_inline)) void add_chunk(const char* a, const char* b, std::int64_t steps, float* sum,
-                                                     bool first, Prefetch next) {
+inline __attribute__((always_inline)) void add_chunk(const char* a, const char* b, std::int64_t begin, std::int64_t end,
+                                                     float* sum, bool first, Walk& walk, std::int64_t near_by,
+                                                     float* widened) {
   V::F acc[M][N];
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m) {
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) acc[m][n] = V::zero();
   }
-  for (std::int64_t s = 0; s < steps; ++s) {
-    __builtin_prefetch(next.at, 0, 2);
-    __builtin_prefetch(next.at + 64, 0, 2);
-    next.at += next.step;
-    multiply_step<P, M, N>(acc, a, b);
+  for (std::int64_t s = begin; s < end; ++s) {
+    walk.step(s);
+    if (near_by != 0) {
+#pragma GCC unroll 4
+      for (int at = 0; at < N * V::kWidth * kWeightBytes<P>; at += 64) __builtin_prefetch(b + near_by + at, 0, 3);
+    }
+    if constexpr (M >= 4) {
+#pragma GCC unroll 4
+      for (int at = 0; at < kActivationsPerStep<P> * M * 4; at += 64)
+        __builtin_prefetch(a + kNearActivations + at, 0, 3);
+    }
+    multiply_step<P, M, N>(acc, a, b, widened);
+    if (widened != nullptr) widened += kActivationsPerStep<P> * kPanel;
     a += kActivationsPerStep<P> * M * 4;
-    b += kPanel * kWeightBytes<P>;
+    b += kStepBytes<P>;
   }
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m) {
@@ -96,20 +188,25 @@ void matmul(const Tile& tile) {
   constexpr int kAtOnce = V::vectors_at_once(M);
   const auto* a = static_cast<const char*>(tile.activations);
   const auto* b = static_cast<const char*>(tile.weights);
-  Prefetch next{static_cast<const char*>(tile.prefetch), tile.prefetch_step};
-  if (tile.steps == 0) {
+  float* widened = kWide<P> == P ? nullptr : tile.widened;
+  constexpr int kPasses = kVectors / kAtOnce;
+  Walk walk(tile.ahead);
+  walk.every *= kPasses;
+  if (tile.steps == 0 && !tile.resume) {
     for (int i = 0; i < M * kPanel; ++i) tile.sum[i] = 0.0F;
   }
   for (std::int64_t done = 0; done < tile.steps;) {
     const std::int64_t left = tile.steps - done;
-    const std::int64_t steps = left < kChunkSteps<P> ? left : kChunkSteps<P>;
+    const std::int64_t steps = left < chunk_steps(P) ? left : chunk_steps(P);
     for (int v = 0; v < kVectors; v += kAtOnce) {
-      add_chunk<P, M, kAtOnce>(a, b + v * V::kWidth * kWeightBytes<P>, steps, tile.sum + v * V::kWidth, done == 0,
-                               v == 0 ? next : Prefetch{b, 0});
+      if (kPasses > 1 && walk.due >= 0) walk.due = done;  // every pass fetches its part
+      add_chunk<P, M, kAtOnce>(a, b + v * V::kWidth * kWeightBytes<P>, done, done + steps, tile.sum + v * V::kWidth,
+                               done == 0 && !tile.resume, walk, tile.ahead.near_by,
+                               widened == nullptr ? nullptr : widened + v * V::kWidth);
     }
-    next.at += steps * next.step;
+    if (widened != nullptr) widened += steps * kActivationsPerStep<P> * kPanel;
     a += steps * kActivationsPerStep<P> * M * 4;
-    b += steps * kPanel * kWeightBytes<P>;
+    b += steps * kStepBytes<P>;
     done += steps;
   }
 }
@@ -127,6 +224,7 @@ constexpr ProductKernels product_kernels() {
   ProductKernels kernels{};
   kernels.max_rows = V::kMaxRows;
   kernels.pairs = kPairs<P>;
+  kernels.wide = kWide<P>;
   fill_rows<P, V::kMaxRows>(kernels);
   return kernels;
 }

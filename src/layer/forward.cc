@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/buffer.h"
+#include "base/cpu.h"
 #include "base/dtype.h"
 #include "layer/layer.h"
 
@@ -73,8 +74,9 @@ void read_tiles(const layer::Tiling& tiling, const layer::Tiles& tiles, bool pai
 
 layer::Plan FeedForward::Impl::plan() const {
   const bool bf16 = info.compute == Compute::bf16;
-  return {table, bf16 ? FloatMode::kFlush : FloatMode::kExact, bf16,
-          table->product[static_cast<int>(down_product)].pairs, &runner};
+  return {table,   bf16 ? FloatMode::kFlush : FloatMode::kExact,
+          bf16,    table->product[static_cast<int>(down_product)].pairs,
+          workers, &runner};
 }
 
 FeedForward::Impl::Areas FeedForward::Impl::areas(std::int64_t tokens) const {
@@ -169,9 +171,9 @@ void FeedForward::Impl::run_block(const layer::Plan& plan, const Areas& at, cons
 }
 
 FeedForward::FeedForward(const LayerSource& layer, ThreadPool& pool, const Options& options)
-    : FeedForward(layer, pool.runner(), options) {}
+    : impl_(std::make_unique<Impl>(layer, pool.runner(), pool.threads(), options)) {}
 FeedForward::FeedForward(const LayerSource& layer, Runner runner, const Options& options)
-    : impl_(std::make_unique<Impl>(layer, runner, options)) {}
+    : impl_(std::make_unique<Impl>(layer, runner, usable_cpus(), options)) {}
 FeedForward::FeedForward(FeedForward&&) noexcept = default;
 FeedForward& FeedForward::operator=(FeedForward&&) noexcept = default;
 FeedForward::~FeedForward() = default;

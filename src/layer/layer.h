@@ -17,6 +17,7 @@ struct FeedForward::Impl {
   FeedForwardInfo info{};
   const kernels::Table* table = nullptr;
   Runner runner{};
+  int workers = 1;  ///< threads that the runner may use: the pool's, or as many as the process may have
   Reducer* reducer = nullptr;
   layer::GroupRange groups;
   std::vector<layer::Subtree> subtrees;
@@ -29,7 +30,7 @@ struct FeedForward::Impl {
   float dim_as_float = 0;  ///< converted here: a call does no arithmetic in the caller's mode
   float eps_as_float = 0;
 
-  Impl(const LayerSource& source, Runner runner_in, const Options& options);
+  Impl(const LayerSource& source, Runner runner_in, int workers_in, const Options& options);
 
   /// Offsets of a block's areas in the workspace; every area 64-byte aligned.
   struct Areas {

@@ -15,7 +15,7 @@
 
 namespace swiglu::layer {
 
-/// Tokens that run at a time: bounds the workspace, and 164 KiB of stack in a task of the down phase.
+/// Tokens that run at a time: bounds the workspace, and the stack of a task (at most 300 KiB, in the down phase).
 inline constexpr std::int64_t kBlockRows = 256;
 
 /// A balanced split of `rows` into as few tiles as kernels of at most `max_rows` rows allow.
@@ -44,26 +44,25 @@ struct Plan {
   std::uint32_t mode;  ///< MXCSR of every task
   bool round;          ///< bf16 compute
   bool pairs;          ///< tiles of bf16 pairs, else of floats
+  int workers;         ///< how many threads the runner has, or may have
   const Runner* runner;
 };
 [[nodiscard]] inline std::int64_t bytes_per_k(bool pairs) noexcept { return pairs ? 2 : 4; }
 
-/// Runs work(begin, end) over contiguous parts of [0, n), at most `most` of them, in the plan's mode.
+/// Runs work(i) for i in [0, n) in the plan's mode. Neighbours in i are best run by one thread, in order.
 /// `Work` may call kernels and move bytes; it may do no floating-point arithmetic of its own.
 template <class Work>
-void run_parts(const Plan& plan, std::int64_t n, std::int64_t most, const Work& work) {
+void run_tasks(const Plan& plan, std::int64_t n, const Work& work) {
   struct Context {
     const Work& work;
-    std::int64_t n;
-    std::int64_t parts;
     std::uint32_t mode;
-  } context{work, n, std::min(n, most), plan.mode};
+  } context{work, plan.mode};
   plan.runner->run(
-      plan.runner->ctx, context.parts,
+      plan.runner->ctx, n,
       [](void* arg, std::int64_t i) {
         const auto& c = *static_cast<const Context*>(arg);
         const FloatMode mode(c.mode);
-        c.work(c.n * i / c.parts, c.n * (i + 1) / c.parts);
+        c.work(i);
       },
       &context);
 }

@@ -59,6 +59,7 @@ const char* storage_name(Product product) {
       return "plain f16";
     case Product::f32_bf16:
     case Product::bf16_bf16:
+    case Product::bf16_wide:
       break;
   }
   return "plain bf16";
@@ -90,8 +91,8 @@ struct Meter {
 
 }  // namespace
 
-FeedForward::Impl::Impl(const LayerSource& source, Runner runner_in, const Options& options)
-    : runner(runner_in), reducer(options.reducer), norm(source.norm) {
+FeedForward::Impl::Impl(const LayerSource& source, Runner runner_in, int workers_in, const Options& options)
+    : runner(runner_in), workers(workers_in), reducer(options.reducer), norm(source.norm) {
   check(source);
   dim_as_float = to_float(static_cast<double>(source.config.dim));
   eps_as_float = to_float(source.config.eps);
