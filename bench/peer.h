@@ -45,7 +45,7 @@ class Peer {
 [[nodiscard]] std::unique_ptr<Peer> make_swiglu(const Problem& problem);
 [[nodiscard]] std::unique_ptr<Peer> make_onednn(const Problem& problem, const std::string& setting);
 [[nodiscard]] std::unique_ptr<Peer> make_openblas(const Problem& problem);
-/// Debian's OpenBLAS takes processors younger than itself for the oldest one ("Prescott"), five times slower than
+/// Debian's OpenBLAS takes processors younger than itself for the oldest one ("Prescott"), several times slower than
 /// it can be. Where that happens, this starts the program anew with the core named that fits `best`.
 void help_openblas(char** argv, Isa best);
 /// Null, and `why` says why, if this Python has no usable torch.
