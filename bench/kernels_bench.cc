@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "base/buffer.h"
@@ -59,21 +60,23 @@ void bench_matmul(benchmark::State& state, swiglu::Isa isa, int product, int row
       1e-9 * calls * 2.0 * static_cast<double>(kSteps * k_per_step * rows * kPanel), benchmark::Counter::kIsRate);
 }
 
-void bench_limit(benchmark::State& state, const swiglu::kernels::Table& table, bool stream) {
-  constexpr std::int64_t kRounds = 1 << 16;
+void bench_read(benchmark::State& state, const swiglu::kernels::ReadProbe& probe) {
   constexpr std::int64_t kBytes = std::int64_t{64} << 20;
   std::int64_t at = 0;
   for (auto _ : state) {
-    if (stream) {
-      benchmark::DoNotOptimize(table.read_stream(weights() + at, kBytes));
-      at = (at + kBytes) % kWeightBytes;
-    } else {
-      benchmark::DoNotOptimize(table.fma_peak(kRounds));
-    }
+    benchmark::DoNotOptimize(probe.run(weights() + at, kBytes));
+    at = (at + kBytes) % kWeightBytes;
   }
-  const auto calls = static_cast<double>(state.iterations());
-  const double units = stream ? static_cast<double>(kBytes) : static_cast<double>(kRounds * table.fma_flops_per_round);
-  state.counters[stream ? "GB/s" : "GFLOP/s"] = benchmark::Counter(1e-9 * calls * units, benchmark::Counter::kIsRate);
+  state.counters["GB/s"] = benchmark::Counter(
+      1e-9 * static_cast<double>(state.iterations()) * static_cast<double>(kBytes), benchmark::Counter::kIsRate);
+}
+
+void bench_peak(benchmark::State& state, const swiglu::kernels::PeakProbe& probe) {
+  constexpr std::int64_t kRounds = 1 << 16;
+  for (auto _ : state) benchmark::DoNotOptimize(probe.run(kRounds));
+  state.counters["GFLOP/s"] = benchmark::Counter(
+      1e-9 * static_cast<double>(state.iterations()) * static_cast<double>(kRounds * probe.operations_per_round),
+      benchmark::Counter::kIsRate);
 }
 
 }  // namespace
@@ -81,9 +84,17 @@ void bench_limit(benchmark::State& state, const swiglu::kernels::Table& table, b
 int main(int argc, char** argv) {
   for (const swiglu::Isa isa : swiglu::available_isas()) {
     const auto& table = *swiglu::kernels::find_table(swiglu::name_of(isa));
-    for (const bool stream : {true, false}) {
-      benchmark::RegisterBenchmark(fmt::format("{}/limit_{}", swiglu::name_of(isa), stream ? "read" : "fma").c_str(),
-                                   [&table, stream](benchmark::State& s) { bench_limit(s, table, stream); });
+    const auto& probes = table.probes;
+    for (const auto& probe : probes.read) {
+      benchmark::RegisterBenchmark(fmt::format("{}/limit_read: {}", swiglu::name_of(isa), probe.name).c_str(),
+                                   [&probe](benchmark::State& s) { bench_read(s, probe); });
+    }
+    const std::pair<const char*, const swiglu::kernels::PeakProbe*> peaks[] = {
+        {"fma", &probes.fma}, {"bf16_dot", &probes.bf16_dot}, {"int8_dot", &probes.int8_dot}};
+    for (const auto& [name, probe] : peaks) {
+      if (probe->run == nullptr) continue;
+      benchmark::RegisterBenchmark(fmt::format("{}/limit_{}", swiglu::name_of(isa), name).c_str(),
+                                   [peak = probe](benchmark::State& s) { bench_peak(s, *peak); });
     }
     for (int p = 0; p < swiglu::kernels::kProducts; ++p) {
       const int most = table.product[p].max_rows;

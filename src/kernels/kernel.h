@@ -87,6 +87,25 @@ struct ProductKernels {
   bool pairs;  ///< activations as bf16 pairs, else as floats
 };
 
+/// One way to read memory. The value returned only keeps the loads alive; the time is what is measured.
+struct ReadProbe {
+  const char* name;
+  float (*run)(const void* bytes, std::int64_t n);  ///< n a multiple of 4096, 64-byte aligned; finite floats
+};
+/// Arithmetic on registers alone: rounds × operations_per_round operations (a multiply-add is two).
+struct PeakProbe {
+  float (*run)(std::int64_t rounds);  ///< null where the ISA has no such instruction
+  std::int64_t operations_per_round;
+};
+inline constexpr int kReadProbes = 11;
+struct Probes {
+  ReadProbe read[kReadProbes];
+  PeakProbe fma;
+  PeakProbe bf16_dot;
+  PeakProbe int8_dot;
+  PeakProbe int8_vnni;  ///< asks more than the ISA: only where the processor has avx512vnni
+};
+
 /// One ISA's kernels. Every member is filled. All run in the floating-point mode their caller set.
 struct Table {
   ProductKernels product[kProducts];
@@ -95,12 +114,7 @@ struct Table {
   void (*row_out)(const RowOut&);
   void (*add)(float* dst, const float* left, const float* right, std::int64_t n);
   void (*silu)(float* dst, const float* src, std::int64_t n);
-  // Limit probes: the time they take is what is measured; the value returned only keeps them alive.
-  float (*read_stream)(const void* bytes, std::int64_t n);  ///< n a multiple of 1024, 64-byte aligned
-  float (*fma_peak)(std::int64_t rounds);                   ///< rounds × kProbeFlops operations
-  float (*dot_peak)(std::int64_t rounds);                   ///< likewise; null without bf16 dot products
-  std::int64_t fma_flops_per_round;
-  std::int64_t dot_flops_per_round;
+  Probes probes;
 };
 
 extern const Table kScalar;

@@ -115,6 +115,8 @@ struct V {
 
 #include "kernels/tile.inl"
 
+#include "kernels/probe.inl"
+
 #include "kernels/rowwise.inl"
 
 }  // namespace
