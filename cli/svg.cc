@@ -12,7 +12,7 @@ namespace swiglu::cli {
 
 namespace {
 
-constexpr double kWidth = 760, kLeft = 78, kRight = 24, kTop = 66, kPanel = 190, kGap = 54, kLegendRow = 20;
+constexpr double kWidth = 760, kLeft = 78, kRight = 24, kTop = 80, kPanel = 190, kGap = 56, kLegendRow = 20;
 // Told apart by people who do not see all colours (Okabe and Ito), dark enough for white.
 constexpr std::array kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                  "#7a5c00", "#56b4e9", "#444444", "#e69f00"};
@@ -157,7 +157,7 @@ void draw_panel(std::string& out, const ChartPanel& panel, const Chart& chart, c
 std::string draw(const Chart& chart) {
   const std::vector<std::string> names = names_in(chart);
   const double panels_end = kTop + static_cast<double>(chart.panels.size()) * (kPanel + kGap) - kGap;
-  const double height = panels_end + 54 + kLegendRow * static_cast<double>(names.size());
+  const double height = panels_end + 62 + kLegendRow * static_cast<double>(names.size());
   std::string out = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1:.0f}\" width=\"{0}\" height=\"{1:.0f}\" "
       "font-family=\"sans-serif\" role=\"img\" aria-label=\"{2}\">\n"
@@ -173,7 +173,7 @@ std::string draw(const Chart& chart) {
   out += words((kLeft + kWidth - kRight) / 2, panels_end + 35,
                "font-size=\"12\" text-anchor=\"middle\" fill=\"#444444\"", chart.x_title);
   for (std::size_t i = 0; i < names.size(); ++i) {
-    const double y = panels_end + 52 + kLegendRow * static_cast<double>(i);
+    const double y = panels_end + 62 + kLegendRow * static_cast<double>(i);
     const std::string_view colour = kColours[i % kColours.size()];
     out += line(kLeft, y - 4, kLeft + 26, y - 4, fmt::format("stroke=\"{}\" stroke-width=\"2.2\"", colour));
     out += words(kLeft + 34, y, "font-size=\"12\" fill=\"#222222\"", names[i]);

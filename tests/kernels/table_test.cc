@@ -2,6 +2,9 @@
 // over step counts that cross chunk borders, with denormals and signed zeros among the operands.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <string>
@@ -130,6 +133,29 @@ TEST(KernelTable, finds_tables_by_the_names_of_isas) {
     EXPECT_NE(kernels::find_table(name_of(isa)), nullptr) << name_of(isa);
   }
   EXPECT_EQ(kernels::find_table("automatic"), nullptr);
+}
+
+TEST(KernelTable, probes_run_and_have_names_of_their_own) {
+  const std::vector<float> memory(64 * 1024 / 4 + 16, 0.5F);
+  const auto* aligned =
+      reinterpret_cast<const float*>((reinterpret_cast<std::uintptr_t>(memory.data()) + 63) / 64 * 64);
+  for (const Isa isa : available_isas()) {
+    const kernels::Probes& probes = kernels::find_table(name_of(isa))->probes;
+    std::vector<std::string> names;
+    for (const kernels::ReadProbe& probe : probes.read) {
+      EXPECT_GT(probe.run(aligned, 64 * 1024), 0) << probe.name;  // a sum of loads, so it read something
+      EXPECT_EQ(std::count(names.begin(), names.end(), probe.name), 0) << probe.name;
+      names.emplace_back(probe.name);
+    }
+    const bool vnni = __builtin_cpu_supports("avx512vnni") != 0;
+    for (const auto* probe : {&probes.fma, &probes.bf16_dot, &probes.int8_dot, &probes.int8_vnni}) {
+      EXPECT_EQ(probe->run == nullptr, probe->operations_per_round == 0) << name_of(isa);
+      if (probe->run == nullptr || (probe == &probes.int8_vnni && !vnni)) continue;
+      EXPECT_TRUE(std::isfinite(probe->run(100))) << name_of(isa);
+    }
+    EXPECT_NE(probes.fma.run, nullptr);
+    EXPECT_EQ(probes.bf16_dot.run != nullptr, isa == Isa::avx512bf16);
+  }
 }
 
 // row_in and row_out on every pair of types and on lengths around the vector widths.
