@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <string_view>
 
 #include "bench.h"
 #include "report.h"
@@ -42,10 +44,10 @@ double most_packed(const BenchOptions& options, const std::function<double(Compu
 void check_memory(double needed, const std::string& what) {
   const auto available = static_cast<double>(available_memory());
   if (available <= 0 || needed <= available) return;
-  throw Error(
-      ErrorCode::no_memory,
-      fmt::format("bench: {} needs about {} of memory, {} are available: try --preset {}, or --dim and --hidden", what,
-                  format_bytes(needed), format_bytes(available), kSmaller));
+  const std::string smaller = what.starts_with(kSmaller) ? "" : fmt::format("--preset {}, or ", kSmaller);
+  throw Error(ErrorCode::no_memory,
+              fmt::format("bench: {} needs about {} of memory, {} are available: try {}--dim and --hidden", what,
+                          format_bytes(needed), format_bytes(available), smaller));
 }
 
 BenchLayer open_model(const BenchOptions& options) {

@@ -63,7 +63,7 @@ double copy_seconds(const BenchLayer& layer, ThreadPool& pool) {
 class Files {
  public:
   /// As many bytes as the layer has, from the files that hold it.
-  Files(const BenchLayer& layer) {
+  explicit Files(const BenchLayer& layer) {
     std::int64_t left = layer.source_bytes();
     for (const auto& path : layer.files) {
       const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);

@@ -17,13 +17,16 @@ std::string key_of(const FeedForwardInfo& layer, int threads) {
                      plural(threads, "thread"));
 }
 
+std::string rate(double x) { return fmt::format("{:.{}f}", x, x < 9.95 ? 1 : 0); }
+
 std::string percent(double part) { return fmt::format("{:.0f} %", 100 * part); }
 
 std::string show_limits(const Limits& limits) {
   std::string text =
-      fmt::format("{:.1f} GB/s ({}), fma {:.0f} GFLOP/s", limits.read_gb_per_s, limits.read_pattern, limits.fma_gflops);
-  if (limits.bf16_dot_gflops > 0) text += fmt::format(", bf16 dot {:.0f}", limits.bf16_dot_gflops);
-  if (limits.int8_dot_gops > 0) text += fmt::format(", int8 dot {:.0f}", limits.int8_dot_gops);
+      fmt::format("{:.1f} GB/s ({}), fma {}", limits.read_gb_per_s, limits.read_pattern, rate(limits.fma_gflops));
+  if (limits.bf16_dot_gflops > 0) text += fmt::format(", bf16 dot {}", rate(limits.bf16_dot_gflops));
+  text += " GFLOP/s";
+  if (limits.int8_dot_gops > 0) text += fmt::format(", int8 dot {} Gop/s", rate(limits.int8_dot_gops));
   return text;
 }
 
@@ -37,7 +40,7 @@ std::string show_set(const BenchSet& set) {
   table.column("", Table::Align::left);
   for (const SpeedRow& row : set.rows) {
     table.row({std::to_string(row.tokens), format_seconds(row.time()), "±" + percent(spread(row.samples)),
-               format_seconds(row.time() / static_cast<double>(row.tokens)), fmt::format("{:.0f}", row.gflops()),
+               format_seconds(row.time() / static_cast<double>(row.tokens)), rate(row.gflops()),
                fmt::format("{:.1f}", row.gb_per_s()), percent(row.roofline_ratio()), "±" + percent(spread(row.ratios)),
                row.bandwidth_bound ? "bandwidth" : "compute"});
   }
@@ -46,6 +49,21 @@ std::string show_set(const BenchSet& set) {
     text += fmt::format("  {} left out: they would take too long here\n", plural(tokens, "token"));
   }
   return text + "\n";
+}
+
+/// One line for each packed layer: "denormal weights / ordinary ones, time: 1.00 at 1 token, …".
+std::string show_denormals(const std::vector<DenormalRow>& rows) {
+  std::string text, open;
+  for (const DenormalRow& row : rows) {
+    const std::string key = key_of(row.layer, row.threads);
+    if (key != open) {
+      if (!open.empty()) text += fmt::format(" ({})\n", open);
+      text += "denormal weights / ordinary ones, time";
+    }
+    text += fmt::format("{} {:.2f} at {}", key == open ? "," : ":", median(row.ratios), plural(row.tokens, "token"));
+    open = key;
+  }
+  return open.empty() ? text : text + fmt::format(" ({})\n", open);
 }
 
 std::string show_load(const LoadReport& load) {
@@ -129,10 +147,7 @@ std::string bench_table(const BenchReport& report) {
                       machine.compiler, version(), SWIGLU_COMMIT);
   text += fmt::format("  loading  {}\n\n", show_load(report.load));
   for (const BenchSet& set : report.sets) text += show_set(set);
-  for (const DenormalRow& row : report.denormals) {
-    text += fmt::format("denormal weights at {}: {:.2f} times the time of ordinary ones ({})\n",
-                        plural(row.tokens, "token"), median(row.ratios), key_of(row.layer, row.threads));
-  }
+  text += show_denormals(report.denormals);
   for (const std::string& note : report.notes) text += fmt::format("note: {}\n", note);
   return text + fmt::format("Limits were measured beside each row; shown are the best. Done in {}.\n",
                             format_seconds(report.seconds));

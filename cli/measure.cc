@@ -95,7 +95,7 @@ SpeedRow measure_row(const FeedForward& layer, LimitProbe& probe, std::span<cons
   for (const Stopwatch warming; warming.seconds() < kWarmSeconds;) once();
   const auto calls =
       static_cast<std::size_t>(std::clamp(kRoundSeconds / std::max(first, 1e-6), 1.0, static_cast<double>(kMostCalls)));
-  const std::size_t rounds = first > 1 ? std::min<std::size_t>(budget.rounds, 3) : budget.rounds;
+  const std::size_t rounds = std::min<std::size_t>(budget.rounds, first > 5 ? 1 : first > 1 ? 3 : budget.rounds);
   const Stopwatch whole;
   row.limits.push_back(probe.sample());
   double bandwidth_rounds = 0;
