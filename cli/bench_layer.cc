@@ -94,7 +94,7 @@ Shape choose_shape(const BenchOptions& options, DType dtype, std::vector<std::st
     return Shape{fmt::format("{}'s shape", preset.name), preset.config()};
   };
   if (options.preset) return shape(*options.preset);
-  const Shape usual = shape(kDefault);
+  Shape usual = shape(kDefault);
   const double needed =
       bytes_needed(most_packed(options, [&](Compute compute) { return packed_bytes(usual.config, dtype, compute); }),
                    options, usual.config.dim);

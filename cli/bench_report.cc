@@ -211,7 +211,8 @@ std::string bench_svg(const BenchReport& report) {
   ChartPanel time{
       .title = "Time per token (dashed: what the limits allow)", .series = {}, .log_y = true, .unit = " ms"};
   for (const BenchSet& set : report.sets) {
-    ChartSeries share{key_of(set.layer, set.threads), {}}, spent = share, allowed = share;
+    const std::string name = key_of(set.layer, set.threads);
+    ChartSeries share{name, {}}, spent{name, {}}, allowed{name, {}};
     allowed.dashed = true;
     for (const SpeedRow& row : set.rows) {
       const auto tokens = static_cast<double>(row.tokens);
