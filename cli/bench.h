@@ -34,6 +34,7 @@ struct LoadReport {
   int threads = 0;
   std::vector<double> seconds;
   std::vector<double> beside_seconds;
+  std::vector<double> discard_seconds;  ///< files only: pread without keeping what was read
   std::int64_t peak_bytes = 0;  ///< of this process while packing, without made-up weights held in memory
   [[nodiscard]] double ratio() const { return median(seconds) / median(beside_seconds); }
 };

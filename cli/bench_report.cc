@@ -70,10 +70,14 @@ std::string show_load(const LoadReport& load) {
   std::string text;
   const auto bytes = static_cast<double>(load.source_bytes);
   if (load.measured) {
+    const double time = median(load.seconds);
     text =
-        fmt::format("{} in {} on {} from {}, {:.2f} times {} the same bytes; ", format_bytes(bytes),
-                    format_seconds(median(load.seconds)), plural(load.threads, "thread"),
-                    load.from_files ? "cached files" : "memory", load.ratio(), load.from_files ? "reading" : "copying");
+        fmt::format("{} in {} on {} from {}, {:.2f} times {} the same bytes", format_bytes(bytes), format_seconds(time),
+                    plural(load.threads, "thread"), load.from_files ? "cached files" : "memory", load.ratio(),
+                    load.from_files ? "reading" : "copying");
+    if (load.from_files)
+      text += fmt::format(" ({:.2f} times without keeping them)", time / median(load.discard_seconds));
+    text += "; ";
   }
   return text + fmt::format("peak memory {}", format_bytes(static_cast<double>(load.peak_bytes)));
 }
@@ -133,6 +137,7 @@ void put_load(Json& json, const LoadReport& load) {
     json.field("beside_ms", 1e3 * median(load.beside_seconds)).field("ratio", load.ratio());
     put_numbers(json, "samples_ms", load.seconds, 1e3);
     put_numbers(json, "beside_samples_ms", load.beside_seconds, 1e3);
+    if (load.from_files) put_numbers(json, "discard_samples_ms", load.discard_seconds, 1e3);
   }
   json.end();
 }
