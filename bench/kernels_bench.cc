@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "base/buffer.h"
@@ -16,7 +17,7 @@ namespace {
 using swiglu::kernels::kPanel;
 using swiglu::kernels::Product;
 
-constexpr const char* kProductNames[] = {"f32_f32", "f32_bf16", "f32_f16", "bf16_bf16"};
+constexpr const char* kProductNames[] = {"f32_f32", "f32_bf16", "f32_f16", "bf16_bf16", "bf16_wide"};
 constexpr std::int64_t kWeightBytes = std::int64_t{512} << 20;
 
 // Zeros would do for the arithmetic, but not for the memory: untouched pages are all one page.
@@ -38,18 +39,19 @@ std::byte* weights() {
 
 void bench_matmul(benchmark::State& state, swiglu::Isa isa, int product, int rows) {
   const auto& kernels = swiglu::kernels::find_table(swiglu::name_of(isa))->product[product];
-  const std::int64_t step_bytes = product == static_cast<int>(Product::f32_f16) ? 64 : 128;
-  const std::int64_t k_per_step = product % 2 == 0 ? 1 : 2;
+  const std::int64_t step_bytes = swiglu::kernels::step_bytes(static_cast<Product>(product));
+  const std::int64_t k_per_step = swiglu::kernels::k_per_step(static_cast<Product>(product));
   constexpr std::int64_t kSteps = 2048;
   const std::vector<float> activations(static_cast<std::size_t>(kSteps * 2 * rows), 0.5F);
   std::vector<float> sum(static_cast<std::size_t>(rows * kPanel));
-  const std::int64_t distance = swiglu::weights_prefetch_distance(rows);
+  const swiglu::PrefetchPolicy fetch = swiglu::weights_prefetch(rows);
   const std::int64_t piece = kSteps * step_bytes;
   std::int64_t at = 0;
   for (auto _ : state) {
     const std::byte* here = weights() + at;
-    kernels.matmul[rows](
-        {activations.data(), here, sum.data(), kSteps, here + distance, distance == 0 ? 0 : step_bytes});
+    kernels.matmul[rows]({activations.data(), here, sum.data(), kSteps, false,
+                          swiglu::kernels::stream_ahead(weights(), at, kWeightBytes, step_bytes, fetch.far,
+                                                        fetch.pages_log2, fetch.near_by)});
     benchmark::DoNotOptimize(sum.data());
     at = at + 2 * piece > kWeightBytes ? 0 : at + piece;
   }
@@ -59,21 +61,23 @@ void bench_matmul(benchmark::State& state, swiglu::Isa isa, int product, int row
       1e-9 * calls * 2.0 * static_cast<double>(kSteps * k_per_step * rows * kPanel), benchmark::Counter::kIsRate);
 }
 
-void bench_limit(benchmark::State& state, const swiglu::kernels::Table& table, bool stream) {
-  constexpr std::int64_t kRounds = 1 << 16;
+void bench_read(benchmark::State& state, const swiglu::kernels::ReadProbe& probe) {
   constexpr std::int64_t kBytes = std::int64_t{64} << 20;
   std::int64_t at = 0;
   for (auto _ : state) {
-    if (stream) {
-      benchmark::DoNotOptimize(table.read_stream(weights() + at, kBytes));
-      at = (at + kBytes) % kWeightBytes;
-    } else {
-      benchmark::DoNotOptimize(table.fma_peak(kRounds));
-    }
+    benchmark::DoNotOptimize(probe.run(weights() + at, kBytes));
+    at = (at + kBytes) % kWeightBytes;
   }
-  const auto calls = static_cast<double>(state.iterations());
-  const double units = stream ? static_cast<double>(kBytes) : static_cast<double>(kRounds * table.fma_flops_per_round);
-  state.counters[stream ? "GB/s" : "GFLOP/s"] = benchmark::Counter(1e-9 * calls * units, benchmark::Counter::kIsRate);
+  state.counters["GB/s"] = benchmark::Counter(
+      1e-9 * static_cast<double>(state.iterations()) * static_cast<double>(kBytes), benchmark::Counter::kIsRate);
+}
+
+void bench_peak(benchmark::State& state, const swiglu::kernels::PeakProbe& probe) {
+  constexpr std::int64_t kRounds = 1 << 16;
+  for (auto _ : state) benchmark::DoNotOptimize(probe.run(kRounds));
+  state.counters["GFLOP/s"] = benchmark::Counter(
+      1e-9 * static_cast<double>(state.iterations()) * static_cast<double>(kRounds * probe.operations_per_round),
+      benchmark::Counter::kIsRate);
 }
 
 }  // namespace
@@ -81,15 +85,23 @@ void bench_limit(benchmark::State& state, const swiglu::kernels::Table& table, b
 int main(int argc, char** argv) {
   for (const swiglu::Isa isa : swiglu::available_isas()) {
     const auto& table = *swiglu::kernels::find_table(swiglu::name_of(isa));
-    for (const bool stream : {true, false}) {
-      benchmark::RegisterBenchmark(fmt::format("{}/limit_{}", swiglu::name_of(isa), stream ? "read" : "fma").c_str(),
-                                   [&table, stream](benchmark::State& s) { bench_limit(s, table, stream); });
+    const auto& probes = table.probes;
+    for (const auto& probe : probes.read) {
+      benchmark::RegisterBenchmark(fmt::format("{}/limit_read: {}", swiglu::name_of(isa), probe.name).c_str(),
+                                   [&probe](benchmark::State& s) { bench_read(s, probe); });
+    }
+    const std::pair<const char*, const swiglu::kernels::PeakProbe*> peaks[] = {
+        {"fma", &probes.fma}, {"bf16_dot", &probes.bf16_dot}, {"int8_dot", &probes.int8_dot}};
+    for (const auto& [name, probe] : peaks) {
+      if (probe->run == nullptr) continue;
+      benchmark::RegisterBenchmark(fmt::format("{}/limit_{}", swiglu::name_of(isa), name).c_str(),
+                                   [peak = probe](benchmark::State& s) { bench_peak(s, *peak); });
     }
     for (int p = 0; p < swiglu::kernels::kProducts; ++p) {
       const int most = table.product[p].max_rows;
       for (int rows = 1; rows <= most; rows = rows == most ? most + 1 : std::min(2 * rows, most)) {
-        const std::string name =
-            fmt::format("{}/{}_{}x{}x{}", swiglu::name_of(isa), kProductNames[p], rows, kPanel, p % 2 == 0 ? 1 : 2);
+        const std::string name = fmt::format("{}/{}_{}x{}x{}", swiglu::name_of(isa), kProductNames[p], rows, kPanel,
+                                             swiglu::kernels::k_per_step(static_cast<Product>(p)));
         benchmark::RegisterBenchmark(name.c_str(),
                                      [isa, p, rows](benchmark::State& s) { bench_matmul(s, isa, p, rows); });
       }

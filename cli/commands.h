@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "swiglu/files.hpp"
 #include "swiglu/reference.hpp"
@@ -61,6 +62,22 @@ struct SynthOptions {
   std::filesystem::path output;
 };
 int synth(const SynthOptions& options);
+
+struct BenchOptions {
+  std::optional<std::filesystem::path> model;  ///< nothing: a made-up layer of `preset` or `dim` and `hidden`
+  std::optional<std::string> preset;
+  std::optional<std::int64_t> dim, hidden;  ///< with a model, `hidden` confirms its width
+  std::optional<double> eps;                ///< of a model
+  std::optional<std::int64_t> layer;        ///< of a model; nothing: 0
+  std::optional<DType> dtype;               ///< of made-up weights; nothing: bf16
+  std::vector<std::int64_t> tokens = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
+  std::vector<int> threads;  ///< empty: 1 and all
+  std::vector<Compute> computes = {Compute::automatic};
+  std::vector<Isa> isas = {Isa::automatic};
+  std::optional<std::filesystem::path> json;  ///< an empty path: stdout
+  std::optional<std::filesystem::path> svg;
+};
+int bench(const BenchOptions& options);
 
 struct WidthOptions {
   std::int64_t dim = 0;

@@ -16,9 +16,10 @@ std::string show_speed(const DemoReport& report) {
   table.column("of the limit");
   table.column("", Table::Align::left);
   for (const SpeedRow& row : report.speed) {
-    table.row({std::to_string(row.tokens), format_seconds(row.median()), fmt::format("±{:.0f} %", 50 * row.spread()),
-               format_seconds(row.median() / static_cast<double>(row.tokens)), fmt::format("{:.0f}", row.gflops),
-               fmt::format("{:.1f}", row.gb_per_s), fmt::format("{:.0f} %", 100 * row.roofline_ratio),
+    table.row({std::to_string(row.tokens), format_seconds(row.time()),
+               fmt::format("±{:.0f} %", 100 * spread(row.samples)),
+               format_seconds(row.time() / static_cast<double>(row.tokens)), fmt::format("{:.0f}", row.gflops()),
+               fmt::format("{:.1f}", row.gb_per_s()), fmt::format("{:.0f} %", 100 * row.roofline_ratio()),
                row.bandwidth_bound ? "memory bandwidth" : "arithmetic"});
   }
   return table.text();
@@ -34,9 +35,9 @@ void show(const DemoReport& report) {
                   config.hidden, name_of(DType::bf16)));
   say(fmt::format("  machine  {}, {}, {}\n", printable(report.machine.cpu), name_of(report.layer.isa),
                   plural(report.threads, "thread")));
-  say(fmt::format("  limits   {:.1f} GB/s of memory, {:.0f} GFLOP/s of {}, measured just now\n",
-                  report.limits.read_gb_per_s, report.peak_gflops,
-                  report.peak_gflops == report.limits.fma_gflops ? "fma" : "bf16 dot products"));
+  const double peak = peak_gflops(report.limits, report.layer.compute);
+  say(fmt::format("  limits   {:.1f} GB/s of memory, {:.0f} GFLOP/s of {}, measured beside the rows\n",
+                  report.limits.read_gb_per_s, peak, peak == report.limits.fma_gflops ? "fma" : "bf16 dot products"));
   say(fmt::format("  packed   once, {} in {}; peak memory of the process {}\n\n",
                   format_bytes(static_cast<double>(report.layer.packed_bytes)), format_seconds(report.pack_seconds),
                   format_bytes(static_cast<double>(report.peak_bytes))));
@@ -70,8 +71,9 @@ std::string show_json(const DemoReport& report) {
   json.field("l3_bytes", report.machine.l3_bytes).field("memory_bytes", report.machine.memory_bytes);
   json.field("compiler", report.machine.compiler).end();
   json.key("limits").object().field("read_gb_per_s", report.limits.read_gb_per_s);
-  json.field("fma_gflops", report.limits.fma_gflops).field("bf16_dot_gflops", report.limits.bf16_dot_gflops);
-  json.field("peak_gflops", report.peak_gflops).end();
+  json.field("read_pattern", report.limits.read_pattern).field("fma_gflops", report.limits.fma_gflops);
+  json.field("bf16_dot_gflops", report.limits.bf16_dot_gflops).field("int8_dot_gops", report.limits.int8_dot_gops);
+  json.field("peak_gflops", peak_gflops(report.limits, report.layer.compute)).end();
   json.key("layer").object().field("dim", report.layer.config.dim).field("hidden", report.layer.config.hidden);
   json.field("eps", report.layer.config.eps).field("packed_bytes", report.layer.packed_bytes);
   json.field("bits_per_weight", report.layer.bits_per_weight).field("pack_time_ms", report.pack_seconds * 1e3);
@@ -80,8 +82,8 @@ std::string show_json(const DemoReport& report) {
   for (const SpeedRow& row : report.speed) {
     json.object().field("threads", report.threads).field("compute", name_of(report.layer.compute));
     json.field("storage", report.layer.storage).field("isa", name_of(report.layer.isa)).field("tokens", row.tokens);
-    json.field("time_ms", row.median() * 1e3).field("gflops", row.gflops).field("gb_per_s", row.gb_per_s);
-    json.field("roofline_ratio", row.roofline_ratio);
+    json.field("time_ms", row.time() * 1e3).field("gflops", row.gflops()).field("gb_per_s", row.gb_per_s());
+    json.field("roofline_ratio", row.roofline_ratio());
     json.field("limit", row.bandwidth_bound ? "bandwidth" : "compute").key("samples_ms").array();
     for (const double sample : row.samples) json.value(sample * 1e3);
     json.end().end();

@@ -5,23 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "measure.h"
 #include "progress.h"
 #include "swiglu/machine.hpp"
 #include "swiglu/swiglu.hpp"
 
 namespace swiglu::cli {
-
-/// One token count on the packed layer.
-struct SpeedRow {
-  std::int64_t tokens = 0;
-  std::vector<double> samples;   ///< seconds, ascending
-  double gflops = 0;             ///< 6 * tokens * dim * hidden operations in the median time
-  double gb_per_s = 0;           ///< of packed weights, each byte counted once
-  double roofline_ratio = 0;     ///< the time this machine's limits would allow / the median time
-  bool bandwidth_bound = false;  ///< which limit that is
-  [[nodiscard]] double median() const { return samples[samples.size() / 2]; }
-  [[nodiscard]] double spread() const { return (samples.back() - samples.front()) / median(); }
-};
 
 struct DemoReport {
   Machine machine;
@@ -29,8 +18,7 @@ struct DemoReport {
   int threads = 0;
   double pack_seconds = 0;
   std::int64_t peak_bytes = 0;  ///< of this process when the layer was packed
-  Limits limits;
-  double peak_gflops = 0;  ///< the one of the limits that this arithmetic runs into
+  Limits limits;  ///< the best of all samples beside the rows
   std::vector<SpeedRow> speed;
   std::vector<std::int64_t> skipped;  ///< token counts that would have taken too long
   std::int64_t checked_tokens = 0, checked_outputs = 0;

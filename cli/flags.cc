@@ -78,6 +78,21 @@ DType parse_dtype(std::string_view flag, std::string_view text) {
   return static_cast<DType>(parse_choice(flag, text, kNames));
 }
 
+std::vector<std::string> parse_list(std::string_view flag, std::string_view text) {
+  std::vector<std::string> pieces;
+  for (std::string_view left = text;;) {
+    const std::size_t comma = left.find(',');
+    std::string piece(left.substr(0, comma));
+    if (piece.empty()) refuse(flag, "a list with commas between, as 1,2", text);
+    if (std::find(pieces.begin(), pieces.end(), piece) != pieces.end()) {
+      refuse(flag, fmt::format("each of a list once ({} is there twice)", printable(piece)), text);
+    }
+    pieces.push_back(std::move(piece));
+    if (comma == std::string_view::npos) return pieces;
+    left.remove_prefix(comma + 1);
+  }
+}
+
 std::string_view nearest(std::string_view word, std::span<const std::string_view> choices) {
   constexpr std::size_t kLongest = 64;  // nobody mistypes a command by a paragraph
   if (word.empty() || word.size() > kLongest || choices.empty()) return {};

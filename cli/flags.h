@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "swiglu/swiglu.hpp"
 
@@ -22,6 +23,9 @@ namespace swiglu::cli {
 [[nodiscard]] std::size_t parse_choice(std::string_view flag, std::string_view text,
                                        std::span<const std::string_view> choices);
 [[nodiscard]] DType parse_dtype(std::string_view flag, std::string_view text);
+
+/// The pieces of a list between its commas. Refuses empty pieces and repetitions.
+[[nodiscard]] std::vector<std::string> parse_list(std::string_view flag, std::string_view text);
 
 /// The choice most like `word`; empty if none is close enough to be meant.
 [[nodiscard]] std::string_view nearest(std::string_view word, std::span<const std::string_view> choices);

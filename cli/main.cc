@@ -20,6 +20,8 @@ namespace swiglu::cli {
 namespace {
 
 constexpr int kMostThreads = 4096;
+constexpr std::int64_t kMostTokens = 65536;  // of one call of bench
+constexpr std::array<std::string_view, 3> kComputes = {"automatic", "f32", "bf16"};
 
 int exit_code(ErrorCode code) {
   switch (code) {
@@ -54,8 +56,17 @@ void threads_flag(CLI::App* command, int& threads) {
 
 void compute_flag(CLI::App* command, Compute& compute) {
   flag(command, "--compute", "TYPE", "automatic (default), f32 or bf16", [&compute](const std::string& text) {
-    static constexpr std::array<std::string_view, 3> kNames = {"automatic", "f32", "bf16"};
-    compute = parse_compute(kNames[parse_choice("--compute", text, kNames)]);
+    compute = parse_compute(kComputes[parse_choice("--compute", text, kComputes)]);
+  });
+}
+
+/// A flag that takes a list; `read` turns one of its pieces into a value.
+template <class T>
+void list_flag(CLI::App* command, const std::string& name, const std::string& value, const std::string& help,
+               std::vector<T>& values, const std::function<T(const std::string&)>& read) {
+  flag(command, name, value, help, [name, &values, read](const std::string& text) {
+    values.clear();
+    for (const std::string& piece : parse_list(name, text)) values.push_back(read(piece));
   });
 }
 
@@ -179,6 +190,47 @@ CLI::App* add_synth(CLI::App& app, SynthOptions& o) {
   return c;
 }
 
+CLI::App* add_bench(CLI::App& app, BenchOptions& o) {
+  CLI::App* c = app.add_subcommand("bench", "How fast a layer is, beside this machine's own limits");
+  flag(c, "MODEL", " ", "Of a checkpoint (default: a made-up layer of --preset or --dim and --hidden)",
+       [&o](const std::string& text) { o.model = text; });
+  flag(c, "--layer", "N", "Which layer of MODEL, from 0 (default: 0)",
+       [&o](const std::string& text) { o.layer = parse_whole("--layer", text, 0); });
+  flag(c, "--preset", "NAME", "A published shape (default: llama-3-8b, or llama-3.2-1b where memory is short)",
+       [&o](const std::string& text) { o.preset = text; });
+  flag(c, "--dim", "D", "Without a preset: the model's width",
+       [&o](const std::string& text) { o.dim = parse_whole("--dim", text, 1); });
+  flag(c, "--hidden", "H", "Without a preset: the feed-forward's width; with MODEL: confirms its tensors' width",
+       [&o](const std::string& text) { o.hidden = parse_whole("--hidden", text, 1); });
+  flag(c, "--eps", "E", "Of MODEL's norm, instead of the file's",
+       [&o](const std::string& text) { o.eps = parse_positive("--eps", text); });
+  flag(c, "--dtype", "TYPE", "Of made-up weights: bf16 (default), f32, f16 or f64",
+       [&o](const std::string& text) { o.dtype = parse_dtype("--dtype", text); });
+  list_flag<std::int64_t>(c, "--tokens", "LIST", "Tokens a call (default: 1,2,4,8,16,32,64,128,256,512)", o.tokens,
+                          [](const std::string& text) { return parse_whole("--tokens", text, 1, kMostTokens); });
+  list_flag<int>(
+      c, "--threads", "LIST", "Threads (default: 1 and as many as the other commands use)", o.threads,
+      [](const std::string& text) { return static_cast<int>(parse_whole("--threads", text, 1, kMostThreads)); });
+  list_flag<Compute>(
+      c, "--compute", "LIST", "Of automatic (default: bf16 for bf16 weights, else f32), f32, bf16", o.computes,
+      [](const std::string& text) { return parse_compute(kComputes[parse_choice("--compute", text, kComputes)]); });
+  list_flag<Isa>(c, "--isa", "LIST", "Instruction sets (default: SWIGLU_ISA, else the fastest here)", o.isas,
+                 [](const std::string& text) { return parse_isa(text); });
+  flag(c, "--json", "[FILE]", "All samples and the machine as JSON, into FILE; without one, on stdout, not the table",
+       [&o](const std::string& text) { o.json = text; })
+      ->expected(0, 1);
+  flag(c, "--svg", "FILE", "A picture: share of the limit and time per token against tokens",
+       [&o](const std::string& text) { o.svg = text; });
+  c->footer(
+      "Limits (read bandwidth by the best of several patterns, multiply-add and dot product peaks) are measured\n"
+      "beside every row. A row's ratio is the time they would allow / the time it took. Needs up to 2 GB, 3 "
+      "minutes.\n\n"
+      "Examples:\n  swiglu bench\n  swiglu bench --threads 1 --tokens 1,16,128 --json bench.json --svg bench.svg\n"
+      "  swiglu bench Meta-Llama-3-8B --layer 3 --tokens 1\n  swiglu bench --dtype f32 --compute f32,bf16 --isa "
+      "avx2\n");
+  return c;
+}
+
 CLI::App* add_width(CLI::App& app, WidthOptions& o) {
   CLI::App* c = app.add_subcommand("width", "The hidden width that Meta's recipe gives, as a number alone");
   flag(c, "--dim", "D (required)", "The model's width", [&o](const std::string& text) {
@@ -248,6 +300,7 @@ int run_command_line(int argc, char** argv) {
   RunOptions run_options;
   VerifyOptions verify_options;
   SynthOptions synth_options;
+  BenchOptions bench_options;
   WidthOptions width_options;
   const std::vector<Command> commands = {
       {add_demo(app, demo_options), [&] { return demo(demo_options); }},
@@ -255,6 +308,7 @@ int run_command_line(int argc, char** argv) {
       {add_run(app, run_options), [&] { return run(run_options); }},
       {add_verify(app, verify_options), [&] { return verify(verify_options); }},
       {add_synth(app, synth_options), [&] { return synth(synth_options); }},
+      {add_bench(app, bench_options), [&] { return bench(bench_options); }},
       {add_width(app, width_options), [&] { return width(width_options); }},
   };
   check_words(argc, argv, commands);

@@ -1,44 +1,20 @@
 // swiglu run: one layer of a checkpoint on the rows of a .npy file. All that can be refused cheaply
 // is refused before weights are read: the output's place, the input, the model's headers.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <span>
-#include <system_error>
 
 #include "commands.h"
 #include "elements.h"
 #include "inputs.h"
+#include "outputs.h"
 #include "progress.h"
 #include "report.h"
 
 namespace swiglu::cli {
 
 namespace {
-
-/// The output is renamed into place, so its folder must be writable, and what stands there already
-/// must be a file: a rename would quietly replace a device such as /dev/null.
-void check_writable(const std::filesystem::path& output) {
-  const auto refuse = [&](std::string_view why) {
-    throw Error(ErrorCode::io, fmt::format("{}: cannot be written: {}", printable(output.string()), why));
-  };
-  if (!output.has_filename()) refuse("a file name is expected, not a folder");
-  std::error_code ignored;
-  const auto present = std::filesystem::status(output, ignored);
-  if (std::filesystem::is_directory(present)) refuse("it is a folder");
-  if (std::filesystem::exists(present) && !std::filesystem::is_regular_file(present))
-    refuse("it is not a regular file");
-  const std::filesystem::path folder = output.has_parent_path() ? output.parent_path() : ".";
-  if (!std::filesystem::is_directory(folder, ignored)) {
-    refuse(fmt::format("{} is not a folder", printable(folder.string())));
-  }
-  if (access(folder.c_str(), W_OK | X_OK) != 0) {
-    refuse(fmt::format("{}: {}", printable(folder.string()), std::strerror(errno)));
-  }
-}
 
 struct Job {
   const RunOptions& options;

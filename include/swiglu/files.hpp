@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "swiglu/swiglu.hpp"
@@ -30,6 +31,23 @@ struct Array {
 /// Writes version 1.0, C order; bf16 as '<V2'. `bytes` holds the elements, little-endian.
 void write_npy(const std::filesystem::path& path, DType dtype, std::span<const std::int64_t> shape,
                std::span<const std::byte> bytes);
+
+/// A file that is to appear under its name only when it is complete. Made at once, so that what cannot be
+/// written is refused before the work whose result it is to hold.
+class NewFile {
+ public:
+  /// Throws io, or not_found for a missing folder. Replaces a regular file only, and only on commit().
+  explicit NewFile(const std::filesystem::path& path);
+  ~NewFile();  ///< without commit() nothing is left
+  NewFile(NewFile&&) noexcept;
+  NewFile& operator=(NewFile&&) noexcept;
+  void write(std::string_view text);
+  void commit();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 /// A folder that write_checkpoint makes.
 enum class CheckpointFormat : std::uint8_t { huggingface, meta };

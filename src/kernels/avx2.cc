@@ -89,6 +89,8 @@ struct V {
 
 #include "kernels/tile.inl"
 
+#include "kernels/probe.inl"
+
 #include "kernels/rowwise.inl"
 
 }  // namespace

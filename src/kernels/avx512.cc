@@ -17,6 +17,8 @@ struct V : V512 {
 
 #include "kernels/tile.inl"
 
+#include "kernels/probe.inl"
+
 #include "kernels/rowwise.inl"
 
 }  // namespace

@@ -21,6 +21,8 @@ struct V : V512 {
 
 #include "kernels/tile.inl"
 
+#include "kernels/probe.inl"
+
 #include "kernels/rowwise.inl"
 
 }  // namespace

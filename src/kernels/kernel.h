@@ -33,6 +33,14 @@ enum class Product : std::uint8_t {
 };
 inline constexpr int kProducts = 5;
 
+/// How many k one panel step holds, and its bytes.
+constexpr std::int64_t k_per_step(Product product) noexcept {
+  return product == Product::f32_f32 || product == Product::f32_f16 ? 1 : 2;
+}
+constexpr std::int64_t step_bytes(Product product) noexcept {
+  return product == Product::f32_f16 ? 64 : product == Product::bf16_wide ? 256 : 128;
+}
+
 /// Panel steps between restarts of the accumulators: 512 k in f32 compute, 1024 k in bf16 compute.
 constexpr std::int64_t chunk_steps(Product product) noexcept { return product == Product::f32_bf16 ? 256 : 512; }
 
@@ -47,6 +55,11 @@ struct Ahead {
   int pages_log2 = 0;        ///< 0 ... 3
   std::int64_t near_by = 0;  ///< bytes ahead in `weights` itself to bring into L1 as well; 0: none
 };
+
+/// The Ahead of a matmul whose weights stream through it once: `far` bytes ahead in weights that begin at
+/// `start`, where the piece lies at `offset`. Runs count from `start`, so that they go on from piece to piece.
+[[nodiscard]] Ahead stream_ahead(const void* start, std::int64_t offset, std::int64_t size, std::int64_t step_bytes,
+                                 std::int64_t far, int pages_log2, std::int64_t near_by) noexcept;
 
 /// One matmul call: sum[i][j] = Σ over the piece, in chunks that restart at +0 and are added in order
 /// to a running sum that starts at +0, or goes on if `resume`. `steps` counts panel steps and may be 0.
@@ -107,6 +120,25 @@ struct ProductKernels {
   Product wide;
 };
 
+/// One way to read memory. The value returned only keeps the loads alive; the time is what is measured.
+struct ReadProbe {
+  const char* name;
+  float (*run)(const void* bytes, std::int64_t n);  ///< n a multiple of 4096, 64-byte aligned; finite floats
+};
+/// Arithmetic on registers alone: rounds × operations_per_round operations (a multiply-add is two).
+struct PeakProbe {
+  float (*run)(std::int64_t rounds);  ///< null where the ISA has no such instruction
+  std::int64_t operations_per_round;
+};
+inline constexpr int kReadProbes = 11;
+struct Probes {
+  ReadProbe read[kReadProbes];
+  PeakProbe fma;
+  PeakProbe bf16_dot;
+  PeakProbe int8_dot;
+  PeakProbe int8_vnni;  ///< asks more than the ISA: only where the processor has avx512vnni
+};
+
 /// One ISA's kernels. Every member is filled. All run in the floating-point mode their caller set.
 struct Table {
   ProductKernels product[kProducts];
@@ -115,12 +147,7 @@ struct Table {
   void (*row_out)(const RowOut&);
   void (*add)(float* dst, const float* left, const float* right, std::int64_t n);
   void (*silu)(float* dst, const float* src, std::int64_t n);
-  // Limit probes: the time they take is what is measured; the value returned only keeps them alive.
-  float (*read_stream)(const void* bytes, std::int64_t n);  ///< n a multiple of 1024, 64-byte aligned
-  float (*fma_peak)(std::int64_t rounds);                   ///< rounds × kProbeFlops operations
-  float (*dot_peak)(std::int64_t rounds);                   ///< likewise; null without bf16 dot products
-  std::int64_t fma_flops_per_round;
-  std::int64_t dot_flops_per_round;
+  Probes probes;
 };
 
 extern const Table kScalar;

@@ -1,4 +1,4 @@
-// Finds an ISA's kernels by name.
+// Finds an ISA's kernels by name; how a stream of weights is fetched.
 #include <cstring>
 
 #include "kernels/kernel.h"
@@ -16,6 +16,20 @@ const Table* find_table(const char* isa) noexcept {
     if (std::strcmp(row.isa, isa) == 0) return row.table;
   }
   return nullptr;
+}
+
+Ahead stream_ahead(const void* start, std::int64_t offset, std::int64_t size, std::int64_t step_bytes, std::int64_t far,
+                   int pages_log2, std::int64_t near_by) noexcept {
+  constexpr std::int64_t kPairBytes = 128;
+  Ahead ahead;
+  ahead.near_by = near_by;
+  if (far == 0) return ahead;
+  ahead.at = start;
+  ahead.bytes = size + 2 * far;  // past the end as well: the next matrix may lie there
+  ahead.done = (offset + far) / kPairBytes;
+  ahead.every = step_bytes < kPairBytes ? kPairBytes / step_bytes : 1;
+  ahead.pages_log2 = pages_log2;
+  return ahead;
 }
 
 }  // namespace swiglu::kernels

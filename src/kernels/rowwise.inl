@@ -209,60 +209,6 @@ void silu(float* dst, const float* src, std::int64_t n) {
   }
 }
 
-// Four streams' worth of independent sums, so that loads and not the adder are the limit.
-float read_stream(const void* bytes, std::int64_t n) {
-  constexpr int kSums = 8;
-  V::F sum[kSums];
-  for (auto& s : sum) s = V::zero();
-  const auto* at = static_cast<const char*>(bytes);
-  constexpr std::int64_t kVectorBytes = V::kWidth * 4;
-  for (std::int64_t i = 0; i < n; i += kSums * kVectorBytes) {
-#pragma GCC unroll 8
-    for (int s = 0; s < kSums; ++s) sum[s] = V::add(sum[s], V::load(at + i + s * kVectorBytes));
-  }
-  float lanes[V::kWidth];
-  for (int s = 1; s < kSums; ++s) sum[0] = V::add(sum[0], sum[s]);
-  V::store(lanes, sum[0]);
-  return lanes[0];
-}
-
-// Enough independent chains to fill the pipes: latency 4 to 6, two a cycle.
-constexpr int kChains = 12;
-constexpr std::int64_t kFmaFlops = std::int64_t{2} * kChains * V::kWidth;
-float fma_peak(std::int64_t rounds) {
-  V::F chain[kChains];
-  for (int c = 0; c < kChains; ++c) chain[c] = V::set(static_cast<float>(c));
-  const V::F a = V::set(0.5F);
-  for (std::int64_t i = 0; i < rounds; ++i) {
-#pragma GCC unroll 12
-    for (int c = 0; c < kChains; ++c) chain[c] = V::fma(chain[c], a, a);
-  }
-  V::F sum = chain[0];
-  for (int c = 1; c < kChains; ++c) sum = V::add(sum, chain[c]);
-  float lanes[V::kWidth];
-  V::store(lanes, sum);
-  return lanes[0];
-}
-
-constexpr std::int64_t kDotFlops = V::kHasDot ? 2 * kFmaFlops : 0;
-float dot_peak([[maybe_unused]] std::int64_t rounds) {
-  if constexpr (V::kHasDot) {
-    V::F chain[kChains];
-    for (int c = 0; c < kChains; ++c) chain[c] = V::set(static_cast<float>(c));
-    const V::F a = V::set(0.5F);
-    for (std::int64_t i = 0; i < rounds; ++i) {
-#pragma GCC unroll 12
-      for (int c = 0; c < kChains; ++c) chain[c] = V::dot_bf16(chain[c], a, a);
-    }
-    V::F sum = chain[0];
-    for (int c = 1; c < kChains; ++c) sum = V::add(sum, chain[c]);
-    float lanes[V::kWidth];
-    V::store(lanes, sum);
-    return lanes[0];
-  }
-  return 0.0F;
-}
-
 constexpr Table make_table() {
   return {.product = {product_kernels<Product::f32_f32>(), product_kernels<Product::f32_bf16>(),
                       product_kernels<Product::f32_f16>(), product_kernels<Product::bf16_bf16>(),
@@ -272,9 +218,5 @@ constexpr Table make_table() {
           .row_out = row_out,
           .add = add,
           .silu = silu,
-          .read_stream = read_stream,
-          .fma_peak = fma_peak,
-          .dot_peak = V::kHasDot ? dot_peak : nullptr,
-          .fma_flops_per_round = kFmaFlops,
-          .dot_flops_per_round = kDotFlops};
+          .probes = make_probes()};
 }

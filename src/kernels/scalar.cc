@@ -116,6 +116,8 @@ struct V {
 
 #include "kernels/tile.inl"
 
+#include "kernels/probe.inl"
+
 #include "kernels/rowwise.inl"
 
 }  // namespace

@@ -25,7 +25,7 @@ PanelTasks::PanelTasks(const Plan& plan, std::int64_t panels, const Tiling& tili
 }
 
 const std::byte* PanelProduct::activations(std::int64_t tile, std::int64_t step) const noexcept {
-  const std::int64_t bytes_per_step = weights::k_per_step(product) * bytes_per_k(plan.pairs);
+  const std::int64_t bytes_per_step = kernels::k_per_step(product) * bytes_per_k(plan.pairs);
   return in.tile(tiling, tile) + step * bytes_per_step * tiling.rows_of(tile);
 }
 
@@ -34,18 +34,10 @@ const std::byte* PanelProduct::activations(std::int64_t tile, std::int64_t step)
 void PanelProduct::stream(std::int64_t panel, std::int64_t piece, std::int64_t steps_before, float* sums) const {
   const int rows = tiling.rows_of(0);
   const auto* at = static_cast<const std::byte*>(weights.piece(panel, piece));
-  const PrefetchPolicy policy = weights_prefetch(rows);
-  Ahead ahead;
-  ahead.near_by = policy.near_by;
-  if (policy.far != 0) {
-    // Runs count from the matrix's start, so that they go on from piece to piece.
-    const auto* start = static_cast<const std::byte*>(weights.piece(0, 0));
-    ahead.at = start;
-    ahead.bytes = weights.size_bytes() + policy.far * 2;
-    ahead.done = (at + policy.far - start) / kPairBytes;
-    ahead.every = kPairBytes / weights::step_bytes(product);
-    ahead.pages_log2 = policy.pages_log2;
-  }
+  const PrefetchPolicy fetch = weights_prefetch(rows);
+  const auto* start = static_cast<const std::byte*>(weights.piece(0, 0));
+  const Ahead ahead = kernels::stream_ahead(start, at - start, weights.size_bytes(), kernels::step_bytes(product),
+                                            fetch.far, fetch.pages_log2, fetch.near_by);
   plan.table->product[static_cast<int>(product)].matmul[rows](
       {activations(0, steps_before), at, sums, weights.steps(piece), false, ahead});
 }
@@ -60,7 +52,7 @@ void PanelProduct::run(const PanelTasks::Task& task, std::int64_t piece, std::in
   const auto& others = table[static_cast<int>(narrow.wide)];
   // bf16 to f32_f32 makes two steps of one; the others keep their number.
   const std::int64_t wide_steps = widens && product == kernels::Product::f32_bf16 ? 2 : 1;
-  const std::int64_t step_bytes = weights::step_bytes(product);
+  const std::int64_t step_bytes = kernels::step_bytes(product);
   const std::int64_t chunk = kernels::chunk_steps(product);
   const std::int64_t all = weights.steps(piece);
   const std::int64_t near_by = weights_prefetch(tiling.rows_of(task.first_tile)).near_by;

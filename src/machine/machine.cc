@@ -1,9 +1,13 @@
 // What this machine is: from the processor, sysfs and sysconf.
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <string_view>
+#include <tuple>
 
 #include <cpuid.h>
 #include <fmt/format.h>
@@ -45,7 +49,49 @@ std::int64_t cache_bytes(int level) {
   return 0;
 }
 
+// The first number of a file, or -1: "max" and missing files are no limit.
+std::int64_t number_in(const std::string& path) {
+  std::ifstream file(path);
+  std::int64_t number = -1;
+  return file >> number ? number : -1;
+}
+
+// What follows `name` in a file of lines "name number", or 0.
+std::int64_t field_in(const std::string& path, std::string_view name) {
+  std::ifstream file(path);
+  std::string word;
+  for (std::int64_t number = 0; file >> word >> number;) {
+    if (word == name) return number;
+  }
+  return 0;
+}
+
 }  // namespace
+
+std::int64_t available_memory() {
+  std::int64_t least = INT64_MAX;
+  const auto take = [&](std::int64_t limit, std::int64_t used) {
+    if (limit >= 0 && used >= 0) least = std::min(least, std::max<std::int64_t>(limit - used, 1));
+  };
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("MemAvailable:")) take(std::strtoll(line.c_str() + 13, nullptr, 10) << 10, 0);
+  }
+  // cgroup version 2, then 1. The page cache counts as used there, but gives way.
+  for (const auto& [folder, limit, used] :
+       {std::tuple("/sys/fs/cgroup/", "memory.max", "memory.current"),
+        std::tuple("/sys/fs/cgroup/memory/", "memory.limit_in_bytes", "memory.usage_in_bytes")}) {
+    const std::int64_t cached = field_in(fmt::format("{}memory.stat", folder), "inactive_file");
+    const std::int64_t now = number_in(fmt::format("{}{}", folder, used));
+    take(number_in(fmt::format("{}{}", folder, limit)), now < 0 ? now : std::max<std::int64_t>(now - cached, 0));
+  }
+  rlimit space{};
+  if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) {
+    const std::int64_t pages = number_in("/proc/self/statm");
+    take(static_cast<std::int64_t>(space.rlim_cur), pages < 0 ? 0 : pages * sysconf(_SC_PAGESIZE));
+  }
+  return least == INT64_MAX ? 0 : least;
+}
 
 Machine describe_machine() {
   Machine machine;

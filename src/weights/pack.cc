@@ -62,22 +62,17 @@ struct Half {
 
 }  // namespace
 
-std::int64_t k_per_step(Product product) noexcept {
-  return product == Product::f32_bf16 || product == Product::bf16_bf16 ? 2 : 1;
-}
-std::int64_t step_bytes(Product product) noexcept { return product == Product::f32_f16 ? 64 : 128; }
-
 class Packer {
  public:
   Packer(std::int64_t panels, std::vector<std::int64_t> borders, Product product)
       : borders_(std::move(borders)), product_(product) {
     matrix_.panels_ = panels;
-    const std::int64_t per_step = k_per_step(product);
+    const std::int64_t per_step = kernels::k_per_step(product);
     std::int64_t panel_bytes = 0;
     for (std::size_t i = 0; i + 1 < borders_.size(); ++i) {
       matrix_.steps_.push_back((borders_[i + 1] - borders_[i] + per_step - 1) / per_step);
       piece_starts_.push_back(panel_bytes);
-      panel_bytes += matrix_.steps_.back() * step_bytes(product);  // a multiple of 64
+      panel_bytes += matrix_.steps_.back() * kernels::step_bytes(product);  // a multiple of 64
     }
     for (std::int64_t p = 0; p < panels; ++p) {
       for (const std::int64_t start : piece_starts_) matrix_.offsets_.push_back(p * panel_bytes + start);
@@ -103,7 +98,7 @@ class Packer {
       auto* out = matrix_.bytes_.data() + matrix_.offsets_[static_cast<std::size_t>(panel) * (borders_.size() - 1) + i];
       for (std::int64_t k = borders_[i]; k < borders_[i + 1]; k += kColumnBlock) {
         const std::int64_t n = std::min(kColumnBlock, borders_[i + 1] - k);
-        const std::int64_t per_step = k_per_step(product_);
+        const std::int64_t per_step = kernels::k_per_step(product_);
         const std::int64_t steps = (n + per_step - 1) / per_step;
         const std::int64_t element = product_ == Product::f32_f32 ? 4 : 2;
         // One line more than the row: strides that are multiples of 4096 would share one cache set.
@@ -125,7 +120,7 @@ class Packer {
         } else {
           interleave<std::uint32_t>(out, rows.data(), row_bytes, steps);
         }
-        out += steps * step_bytes(product_);
+        out += steps * kernels::step_bytes(product_);
       }
     }
   }

@@ -38,10 +38,6 @@ struct Progress {
   void* ctx = nullptr;
 };
 
-/// How many k one step of a panel holds, and the bytes of a step.
-[[nodiscard]] std::int64_t k_per_step(kernels::Product product) noexcept;
-[[nodiscard]] std::int64_t step_bytes(kernels::Product product) noexcept;
-
 /// Rows [row0, row1) of gate and up: panel p holds 16 gate rows and the 16 up rows of the same units.
 /// Streams: memory beyond the result is at most about 1.5 MiB per running task. Throws what the sources
 /// throw, and no_memory.

@@ -11,6 +11,8 @@ FLAGS = {
             "--input-dtype", "--eps", "--hidden"},
     "verify": {"--layer", "--input", "--threads", "--compute", "--json"},
     "synth": {"--preset", "--dim", "--hidden", "--layers", "--format", "--shards", "--dtype", "--seed", "-o", "--output"},
+    "bench": {"--layer", "--preset", "--dim", "--hidden", "--eps", "--dtype", "--tokens", "--threads", "--compute", "--isa",
+              "--json", "--svg"},
     "width": {"--dim", "--multiple-of", "--ffn-dim-multiplier"},
 }
 
@@ -41,7 +43,7 @@ class Usage(CommandTest):
         self.refused(2, ["frobnicate", "--help"], "frobnicate")
         self.refused(2, ["--layr", "did you mean '--layer'"], "run", "m", "--layr", 1)
         self.refused(2, ["run", "--storage"], "run", "m", "--storage", "plain")
-        for later in ("compare", "convert", "pack", "bench"):
+        for later in ("compare", "convert", "pack"):
             self.refused(2, [later], later)
 
     def test_bad_flags(self):

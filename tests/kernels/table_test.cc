@@ -2,6 +2,9 @@
 // over step counts that cross chunk borders, with denormals and signed zeros among the operands.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <string>
@@ -19,7 +22,7 @@ namespace {
 using kernels::kPanel;
 using kernels::Product;
 
-constexpr const char* kProductNames[] = {"f32_f32", "f32_bf16", "f32_f16", "bf16_bf16"};
+constexpr const char* kProductNames[] = {"f32_f32", "f32_bf16", "f32_f16", "bf16_bf16", "bf16_wide"};
 
 float random_value(std::mt19937& engine) {
   std::normal_distribution<float> normal;
@@ -46,15 +49,15 @@ struct Operands {
 Operands operands(const kernels::ProductKernels& kernels, Product product, int rows, std::int64_t steps) {
   std::mt19937 engine(static_cast<unsigned>(steps * 100 + rows));
   const bool bf16_weights = product == Product::f32_bf16 || product == Product::bf16_bf16;
-  const std::int64_t k = bf16_weights ? 2 * steps : steps;
+  const std::int64_t k = kernels::k_per_step(product) * steps;
   Operands made;
   made.activations.resize(static_cast<std::size_t>(k * rows * (kernels.pairs ? 2 : 4) + 64));
-  made.weights.resize(static_cast<std::size_t>(steps * (product == Product::f32_f16 ? 64 : 128) + 64));
+  made.weights.resize(static_cast<std::size_t>(steps * kernels::step_bytes(product) + 64));
   for (std::int64_t i = 0; i < k; ++i) {
     for (int r = 0; r < rows; ++r) {
       float x = random_value(engine);
       const std::uint16_t half = bf16_from_float(x);
-      if (product == Product::bf16_bf16) x = float_from_bf16(half);
+      if (product == Product::bf16_bf16 || product == Product::bf16_wide) x = float_from_bf16(half);
       if (kernels.pairs) {
         std::memcpy(made.activations.data() + (i / 2 * rows + r) * 4 + i % 2 * 2, &half, 2);
       } else {
@@ -66,6 +69,10 @@ Operands operands(const kernels::ProductKernels& kernels, Product product, int r
       const std::uint16_t half = product == Product::f32_f16 ? f16_from_float(w) : bf16_from_float(w);
       if (product == Product::f32_f32) std::memcpy(made.weights.data() + (i * kPanel + n) * 4, &w, 4);
       if (product == Product::f32_f16) std::memcpy(made.weights.data() + (i * kPanel + n) * 2, &half, 2);
+      if (product == Product::bf16_wide) {  // the odd k first
+        const float wide = float_from_bf16(half);
+        std::memcpy(made.weights.data() + ((i ^ 1) * kPanel + n) * 4, &wide, 4);
+      }
       if (bf16_weights) std::memcpy(made.weights.data() + (i / 2 * kPanel + n) * 4 + i % 2 * 2, &half, 2);
     }
   }
@@ -82,8 +89,16 @@ class TableRow : public ::testing::Test {
       const Operands mine = operands(fast, product_, rows_, steps);
       std::vector<float> got(static_cast<std::size_t>(rows_ * kPanel), 1.0F);
       std::vector<float> expected(got.size(), 2.0F);
-      const FloatMode mode(product_ == Product::bf16_bf16 ? FloatMode::kFlush : FloatMode::kExact);
-      fast.matmul[rows_]({mine.activations.data(), mine.weights.data(), got.data(), steps, mine.weights.data(), 64});
+      const bool bf16 = product_ == Product::bf16_bf16 || product_ == Product::bf16_wide;
+      const FloatMode mode(bf16 ? FloatMode::kFlush : FloatMode::kExact);
+      kernels::Ahead ahead;  // fetches whatever is there
+      ahead.at = mine.weights.data();
+      ahead.bytes = static_cast<std::int64_t>(mine.weights.size());
+      ahead.done = steps % 7;
+      ahead.every = 1 + rows_ % 3;
+      ahead.pages_log2 = rows_ % 4;
+      ahead.near_by = rows_ % 2 * 512;
+      fast.matmul[rows_]({mine.activations.data(), mine.weights.data(), got.data(), steps, false, ahead});
       const Operands plain = operands(scalar, product_, rows_, steps);
       for (int r = 0; r < rows_; ++r) expect_row(scalar, plain, steps, r, expected);
       ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * 4), 0) << steps << " steps";
@@ -99,7 +114,7 @@ class TableRow : public ::testing::Test {
     for (std::int64_t i = 0; i < k; ++i) {
       std::memcpy(&one[static_cast<std::size_t>(i)], all.activations.data() + (i * rows_ + row) * 4, 4);
     }
-    scalar.matmul[1]({one.data(), all.weights.data(), expected.data() + row * kPanel, steps, all.weights.data(), 0});
+    scalar.matmul[1]({one.data(), all.weights.data(), expected.data() + row * kPanel, steps, false, {}});
   }
   Isa isa_;
   Product product_;
@@ -113,7 +128,8 @@ const int kRegistered = [] {
     for (int p = 0; p < kernels::kProducts; ++p) {
       const auto& row = kernels::find_table(name_of(isa))->product[p];
       for (int rows = 1; rows <= row.max_rows; ++rows, ++count) {
-        const std::string name = fmt::format("{}_{}x{}x{}", kProductNames[p], rows, kPanel, p % 2 == 0 ? 1 : 2);
+        const std::string name =
+            fmt::format("{}_{}x{}x{}", kProductNames[p], rows, kPanel, kernels::k_per_step(static_cast<Product>(p)));
         ::testing::RegisterTest(
             fmt::format("Kernels_{}", name_of(isa)).c_str(), name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
             [isa, p, rows]() -> TableRow* { return new TableRow(isa, static_cast<Product>(p), rows); });
@@ -123,6 +139,41 @@ const int kRegistered = [] {
   return count;
 }();
 
+// What a first tile leaves for the others: the same sums from widened weights, also when chunks come in
+// calls of their own.
+TEST(KernelTable, widened_weights_give_the_same_bits) {
+  for (const Isa isa : available_isas()) {
+    for (int p = 0; p < kernels::kProducts; ++p) {
+      const auto product = static_cast<Product>(p);
+      const auto* table = kernels::find_table(name_of(isa))->product;
+      const Product wide = table[p].wide;
+      if (wide == product) continue;
+      const std::int64_t chunk = kernels::chunk_steps(product);
+      const FloatMode mode(product == Product::bf16_bf16 ? FloatMode::kFlush : FloatMode::kExact);
+      for (int rows = 1; rows <= table[p].max_rows; ++rows) {
+        for (const std::int64_t steps : {std::int64_t{1}, std::int64_t{3}, chunk, chunk + 1, 2 * chunk + 5}) {
+          const Operands mine = operands(table[p], product, rows, steps);
+          const std::int64_t a_step = kernels::k_per_step(product) * rows * 4;
+          const std::int64_t wide_steps = kernels::k_per_step(product) / kernels::k_per_step(wide);
+          std::vector<float> expected(static_cast<std::size_t>(rows * kPanel)), first(expected), others(expected);
+          table[p].matmul[rows]({mine.activations.data(), mine.weights.data(), expected.data(), steps, false, {}});
+          std::vector<float> widened(static_cast<std::size_t>(chunk * 2 * kPanel), -1.0F);
+          for (std::int64_t at = 0; at < steps; at += chunk) {
+            const std::int64_t n = std::min(chunk, steps - at);
+            const auto* a = mine.activations.data() + at * a_step;
+            const auto* w = mine.weights.data() + at * kernels::step_bytes(product);
+            table[p].matmul[rows]({a, w, first.data(), n, at > 0, {}, widened.data()});
+            table[static_cast<int>(wide)].matmul[rows]({a, widened.data(), others.data(), n * wide_steps, at > 0, {}});
+          }
+          const std::size_t bytes = expected.size() * 4;
+          ASSERT_EQ(std::memcmp(first.data(), expected.data(), bytes), 0) << name_of(isa) << " " << p << " " << rows;
+          ASSERT_EQ(std::memcmp(others.data(), expected.data(), bytes), 0) << name_of(isa) << " " << p << " " << rows;
+        }
+      }
+    }
+  }
+}
+
 TEST(KernelTable, has_rows_for_every_isa) { EXPECT_GE(kRegistered, 16); }
 
 TEST(KernelTable, finds_tables_by_the_names_of_isas) {
@@ -130,6 +181,29 @@ TEST(KernelTable, finds_tables_by_the_names_of_isas) {
     EXPECT_NE(kernels::find_table(name_of(isa)), nullptr) << name_of(isa);
   }
   EXPECT_EQ(kernels::find_table("automatic"), nullptr);
+}
+
+TEST(KernelTable, probes_run_and_have_names_of_their_own) {
+  const std::vector<float> memory(64 * 1024 / 4 + 16, 0.5F);
+  const auto* aligned =
+      reinterpret_cast<const float*>((reinterpret_cast<std::uintptr_t>(memory.data()) + 63) / 64 * 64);
+  for (const Isa isa : available_isas()) {
+    const kernels::Probes& probes = kernels::find_table(name_of(isa))->probes;
+    std::vector<std::string> names;
+    for (const kernels::ReadProbe& probe : probes.read) {
+      EXPECT_GT(probe.run(aligned, 64 * 1024), 0) << probe.name;  // a sum of loads, so it read something
+      EXPECT_EQ(std::count(names.begin(), names.end(), probe.name), 0) << probe.name;
+      names.emplace_back(probe.name);
+    }
+    const bool vnni = __builtin_cpu_supports("avx512vnni") != 0;
+    for (const auto* probe : {&probes.fma, &probes.bf16_dot, &probes.int8_dot, &probes.int8_vnni}) {
+      EXPECT_EQ(probe->run == nullptr, probe->operations_per_round == 0) << name_of(isa);
+      if (probe->run == nullptr || (probe == &probes.int8_vnni && !vnni)) continue;
+      EXPECT_TRUE(std::isfinite(probe->run(100))) << name_of(isa);
+    }
+    EXPECT_NE(probes.fma.run, nullptr);
+    EXPECT_EQ(probes.bf16_dot.run != nullptr, isa == Isa::avx512bf16);
+  }
 }
 
 // row_in and row_out on every pair of types and on lengths around the vector widths.

@@ -131,7 +131,7 @@ TEST(Matmul, sums_65536_ones_in_bf16_exactly) {
     for (const auto product : {kernels::Product::bf16_bf16, kernels::Product::f32_bf16}) {
       const bool bf16 = product == kernels::Product::bf16_bf16;
       const bool pairs = table->product[static_cast<int>(product)].pairs;
-      const layer::Plan plan{table, bf16 ? FloatMode::kFlush : FloatMode::kExact, bf16, pairs, &runner};
+      const layer::Plan plan{table, bf16 ? FloatMode::kFlush : FloatMode::kExact, bf16, pairs, 2, &runner};
       const layer::Tiling tiling(1, table->product[0].max_rows);
       Buffer memory(kOnes * 4);
       const layer::Tiles tiles{memory.data(), kOnes * layer::bytes_per_k(pairs)};
