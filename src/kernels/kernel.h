@@ -52,7 +52,7 @@ struct Ahead {
   std::int64_t bytes = 0;    ///< the region's size; 0: nothing
   std::int64_t done = 0;     ///< pairs of the region that were fetched before
   std::int64_t every = 1;    ///< at least 1
-  int pages_log2 = 0;        ///< 0 ... 3
+  int pages_log2 = 0;        ///< 0 ... 5
   std::int64_t near_by = 0;  ///< bytes ahead in `weights` itself to bring into L1 as well; 0: none
 };
 
