@@ -28,32 +28,40 @@ std::size_t index_of(const std::array<const char*, N>& names, std::string_view n
   throw Error(ErrorCode::usage, fmt::format("unknown {} '{}': expected one of {}", what, name, known));
 }
 
-// The CPU quota of the process's cgroup, in CPUs; 0 when there is none.
+// "max 100000" or "150000 100000" (version 2), or quota and period in two files (version 1; -1 is none).
+double cpu_limit(const std::string& folder, bool version_2) {
+  std::string quota;
+  double period = 0;
+  if (version_2) {
+    std::ifstream(folder + "/cpu.max") >> quota >> period;
+  } else {
+    std::ifstream(folder + "/cpu.cfs_quota_us") >> quota;
+    std::ifstream(folder + "/cpu.cfs_period_us") >> period;
+  }
+  return period > 0 ? std::strtod(quota.c_str(), nullptr) / period : 0;  // "max" is 0
+}
+
+// The CPU quota of the process's cgroup, in CPUs; 0 when there is none. Limits apply at every level.
 double cgroup_quota() {
-  double quota = 0;
-  const auto take = [&](double limit) {
-    if (limit > 0 && (quota == 0 || limit < quota)) quota = limit;
-  };
+  double least = 0;
   std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    if (!line.starts_with("0::")) continue;  // version 2: "0::/path", limits apply at every level
-    std::string path = line.substr(3);
-    while (true) {
-      std::ifstream file("/sys/fs/cgroup" + path + "/cpu.max");
-      std::string limit;
-      double period = 0;
-      if (file >> limit >> period && limit != "max" && period > 0) take(std::strtod(limit.c_str(), nullptr) / period);
+  for (std::string line; std::getline(groups, line);) {  // "number:controllers:/path"; version 2 names none
+    const auto first = line.find(':');
+    const auto second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool version_2 = controllers.empty();
+    if (!version_2 && (',' + controllers + ',').find(",cpu,") == std::string::npos) continue;
+    const std::string root = version_2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu";
+    for (std::string path = line.substr(second + 1);;) {
+      const double limit = cpu_limit(root + path, version_2);
+      if (limit > 0 && (least == 0 || limit < least)) least = limit;
       const auto slash = path.rfind('/');
-      if (path.size() <= 1 || slash == std::string::npos) break;
+      if (slash == std::string::npos) break;
       path.resize(slash);
     }
   }
-  std::ifstream quota_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");  // version 1
-  std::ifstream period_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-  double us = 0;
-  double period = 0;
-  if (quota_file >> us && period_file >> period && period > 0) take(us / period);
-  return quota;
+  return least;
 }
 
 }  // namespace

@@ -36,14 +36,14 @@ class Outcome:
         return json.loads(self.out)
 
 
-def swiglu(*arguments, env=None, file_size_limit=None, timeout=240):
-    """Runs the command; a file size limit in bytes stands for a full disk."""
+def swiglu(*arguments, env=None, file_size_limit=None, timeout=240, prefix=()):
+    """Runs the command; a file size limit in bytes stands for a full disk; `prefix` is a command that runs it."""
     def limit():
         import signal
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write then fails with EFBIG
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_size_limit, file_size_limit))
     environment = {k: v for k, v in os.environ.items() if k not in ("SWIGLU_ISA", "SWIGLU_THREADS")}
-    done = subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=timeout,
+    done = subprocess.run([*prefix, BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=timeout,
                           env={**environment, **(env or {})},
                           preexec_fn=limit if file_size_limit is not None else None)
     return Outcome(done)

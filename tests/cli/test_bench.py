@@ -6,6 +6,7 @@ import os
 import resource
 import unittest
 import xml.etree.ElementTree
+from pathlib import Path
 
 from support import CommandTest, hf_config, small_layer, swiglu, write_hf
 
@@ -96,6 +97,28 @@ class Bench(CommandTest):
         document.write_text("{}")
         self.done("bench", *SMALL, "--tokens", 1, "--threads", 1, "--json", document)
         self.assertEqual(json.loads(document.read_text())["command"], "bench")
+
+
+class Quota(CommandTest):
+    def test_a_cgroup_quota_is_the_number_of_cpus(self):
+        for root, quota in ((Path("/sys/fs/cgroup/cpu"), ("cpu.cfs_quota_us", "100000")),
+                            (Path("/sys/fs/cgroup"), ("cpu.max", "100000 100000"))):
+            group = root / f"swiglu-test-{os.getpid()}"
+            try:
+                group.mkdir()
+            except OSError:
+                continue
+            try:
+                (group / quota[0]).write_text(quota[1])
+                report = self.done("bench", *SMALL, "--tokens", 1, "--json", prefix=[
+                    "sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]).json
+                self.assertEqual(report["machine"]["cpus"], 1)
+                return
+            except OSError:
+                continue
+            finally:
+                group.rmdir()
+        self.skipTest("this user may make no cgroup with a CPU quota")
 
 
 class Memory(CommandTest):

@@ -5,7 +5,11 @@
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
+#include <map>
+#include <mutex>
 #include <new>
+#include <thread>
 
 #include <fmt/format.h>
 #include <xmmintrin.h>
@@ -209,6 +213,53 @@ TEST(Forward, the_callers_floating_point_mode_is_untouched) {
       EXPECT_EQ(got.bytes, expected.bytes) << "the caller's mode changed the result";
     }
   }
+}
+
+// Other libraries' threads may be lent to us in a mode of their own, and get them back in it.
+TEST(Forward, the_workers_floating_point_modes_are_untouched) {
+  static constexpr int kThreads = 3;
+  ThreadPool pool(kThreads);
+  const Runner runner = pool.runner();
+  const unsigned saved = _mm_getcsr();
+  // As many tasks as threads, none of which ends before all have begun: one on each thread.
+  const auto on_each = [&](const std::function<void(std::int64_t)>& work) {
+    struct Shared {
+      const std::function<void(std::int64_t)>& work;
+      std::atomic<int> begun{0};
+    } shared{work};
+    runner.run(
+        runner.ctx, kThreads,
+        [](void* arg, std::int64_t i) {
+          auto& all = *static_cast<Shared*>(arg);
+          ++all.begun;
+          while (all.begun < kThreads) std::this_thread::yield();
+          all.work(i);
+        },
+        &shared);
+  };
+  std::mutex lock;
+  std::map<std::thread::id, unsigned> modes;
+  on_each([&](std::int64_t i) {
+    const unsigned mode = i == 0 ? 0x7F80U : i == 1 ? 0x9FC0U : 0x5F80U;
+    _mm_setcsr(mode);
+    const std::lock_guard guard(lock);
+    modes[std::this_thread::get_id()] = mode;
+  });
+  for (const Compute compute : {Compute::f32, Compute::bf16}) {
+    const Layer layer(64, 172, DType::bf16, Data::denormal, 32);
+    const FeedForward ffn(layer.source, pool, {.compute = compute});
+    const Matrix h = Matrix::filled(DType::f32, 40, 64, Values(Data::normal, 33), 1.0);
+    for (int call = 0; call < 20; ++call) run(ffn, h);
+  }
+  std::map<std::thread::id, unsigned> after;
+  on_each([&](std::int64_t) {
+    const unsigned mode = _mm_getcsr() & ~0x3FU;  // without the flags: this test itself computes
+    const std::lock_guard guard(lock);
+    after[std::this_thread::get_id()] = mode;
+  });
+  _mm_setcsr(saved);
+  EXPECT_EQ(after, modes);
+  EXPECT_EQ(after.size(), std::size_t{kThreads});
 }
 
 std::int64_t peak_resident_bytes() {
