@@ -101,9 +101,11 @@ class Bench {
     set.layer = layer.info();
     meter_.label(fmt::format("measuring the limits of {}", plural(set.threads, "thread")));
     meter_.update(row_, rows_);
-    LimitProbe probe(pool, set.layer.isa);
+    // The caches may hold a small layer whatever the probe reads: no need to read much.
+    const bool small = set.layer.packed_bytes <= report_.machine.l3_bytes;
+    LimitProbe probe(pool, set.layer.isa, small ? set.layer.packed_bytes : INT64_MAX);
     set.probe_bytes = probe.memory_bytes();
-    set.probe_beyond_caches = probe.beyond_caches();
+    set.probe_beyond_caches = small || probe.beyond_caches();
     for (const std::int64_t tokens : options_.tokens) {
       meter_.label(fmt::format("timing {} on {}", plural(tokens, "token"), plural(set.threads, "thread")));
       meter_.update(row_++, rows_);

@@ -48,8 +48,9 @@ class LimitProbe {
   };
 
   /// Takes twice the last-level cache and at least 512 MiB, but no more than a quarter of the available
-  /// memory and at least 64 MiB, and tries every pattern twice: one to two seconds. The pool must outlive it.
-  explicit LimitProbe(ThreadPool& pool, Isa isa = Isa::automatic);
+  /// memory, or than `at_most`, and at least 64 MiB; and tries every pattern twice: one to two seconds. The
+  /// pool must outlive it.
+  explicit LimitProbe(ThreadPool& pool, Isa isa = Isa::automatic, std::int64_t at_most = INT64_MAX);
   LimitProbe(LimitProbe&&) noexcept;
   LimitProbe& operator=(LimitProbe&&) noexcept;
   ~LimitProbe();

@@ -67,11 +67,11 @@ void multiply_token(const kernels::Table& table, Product product, const std::byt
 }
 constexpr std::int64_t kActivationBytes = std::int64_t{2048} * 2 * 4;  // a piece's, as floats, two k a step
 
-std::int64_t memory_wanted(int threads) {
+std::int64_t memory_wanted(int threads, std::int64_t at_most) {
   const std::int64_t l3 = describe_machine().l3_bytes;
   std::int64_t bytes = std::max(512 * kMiB, 2 * l3);
   if (const std::int64_t available = available_memory(); available > 0) bytes = std::min(bytes, available / 4);
-  bytes = std::max(bytes, 64 * kMiB);
+  bytes = std::max(std::min(bytes, at_most), 64 * kMiB);
   return std::max(bytes / threads / kMiB, std::int64_t{1}) * kMiB * threads;  // whole MiB for each thread
 }
 
@@ -121,9 +121,9 @@ struct LimitProbe::Impl {
   std::size_t next = 0;  // the pattern whose turn it is
   Peak fma, bf16_dot, int8_dot, int8_vnni;
 
-  Impl(ThreadPool& pool_in, Isa isa)
+  Impl(ThreadPool& pool_in, Isa isa, std::int64_t at_most)
       : pool(pool_in), table(*kernels::find_table(name_of(isa))),
-        part_bytes(memory_wanted(pool.threads()) / pool.threads()), memory(part_bytes * pool.threads()),
+        part_bytes(memory_wanted(pool.threads(), at_most) / pool.threads()), memory(part_bytes * pool.threads()),
         fma(table.probes.fma), bf16_dot(dot_table(isa).probes.bf16_dot), int8_dot(table.probes.int8_dot) {
     if (__builtin_cpu_supports("avx512vnni") != 0) int8_vnni = Peak(table.probes.int8_vnni);
     timed(pool, [&](std::int64_t i) { fill(part(i), part_bytes, static_cast<std::uint64_t>(i) + 1); });
@@ -183,7 +183,8 @@ struct LimitProbe::Impl {
   }
 };
 
-LimitProbe::LimitProbe(ThreadPool& pool, Isa isa) : impl_(std::make_unique<Impl>(pool, resolve_isa(isa))) {}
+LimitProbe::LimitProbe(ThreadPool& pool, Isa isa, std::int64_t at_most)
+    : impl_(std::make_unique<Impl>(pool, resolve_isa(isa), at_most)) {}
 LimitProbe::LimitProbe(LimitProbe&&) noexcept = default;
 LimitProbe& LimitProbe::operator=(LimitProbe&&) noexcept = default;
 LimitProbe::~LimitProbe() = default;
