@@ -155,7 +155,8 @@ struct Preset {
 // Threads
 
 /// How to run `n` independent tasks: task(arg, i) for every i in [0, n), in any order, on any threads,
-/// returning when all are done. Tasks never wait for each other and never throw.
+/// returning when all are done. Tasks never wait for each other and never throw; one needs up to 320 KiB of
+/// stack. Fastest when neighbours in i are run by one thread, in order.
 struct Runner {
   void (*run)(void* ctx, std::int64_t n, void (*task)(void* arg, std::int64_t i), void* arg);
   void* ctx;
