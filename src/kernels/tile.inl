@@ -125,7 +125,7 @@ struct Walk {
   void shorten() {
     if (end - run < size) size = kPage;
   }
-  inline __attribute__((always_inline)) void step(std::int64_t s) {
+  __attribute__((always_inline)) void step(std::int64_t s) {
     if (s != due) return;
     due += every;
     const char* at = run + page + ((line + page / 8) & (kPage - 1));
