@@ -25,13 +25,16 @@ float quiet_from_bf16(std::uint16_t half) noexcept {
   return std::bit_cast<float>(bits | ((bits & ~0x80000000U) > kInfinity ? kQuiet : 0U));
 }
 
+// All bits set where `condition` holds. A selection by masks stays one: g++ turns nested ?: into branches.
+std::uint32_t mask(bool condition) noexcept { return condition ? ~0U : 0U; }
+
 float quiet_from_f16(std::uint16_t half) noexcept {
   const std::uint32_t magnitude = half & 0x7fffU;
-  const std::uint32_t shifted = magnitude << 13;
   const std::uint32_t tiny = std::bit_cast<std::uint32_t>(static_cast<float>(static_cast<int>(magnitude)) * 0x1p-24F);
-  const std::uint32_t normal = shifted + (112U << 23);
-  const std::uint32_t special = (shifted + (224U << 23)) | (magnitude > 0x7c00U ? kQuiet : 0U);
-  const std::uint32_t bits = magnitude < 0x400U ? tiny : magnitude < 0x7c00U ? normal : special;
+  const std::uint32_t to_special = mask(magnitude >= 0x7c00U) & (112U << 23);
+  const std::uint32_t normal = (magnitude << 13) + (112U << 23) + to_special;
+  const std::uint32_t is_tiny = mask(magnitude < 0x400U);
+  const std::uint32_t bits = (tiny & is_tiny) | (normal & ~is_tiny) | (mask(magnitude > 0x7c00U) & kQuiet);
   return std::bit_cast<float>(bits | (half & 0x8000U) << 16);
 }
 
