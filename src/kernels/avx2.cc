@@ -48,6 +48,20 @@ struct V {
   }
 
   static I words(const void* at) { return _mm256_loadu_si256(static_cast<const __m256i*>(at)); }
+  // 16 bytes of each of two rows; units of Bytes of two vectors in turns, lane by lane.
+  static I load_lanes(const char* at, std::int64_t stride) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(halves(at)), halves(at + stride), 1);
+  }
+  template <int Bytes>
+  static I zip_low(I a, I b) {
+    return Bytes == 2 ? _mm256_unpacklo_epi16(a, b) : _mm256_unpacklo_epi32(a, b);
+  }
+  template <int Bytes>
+  static I zip_high(I a, I b) {
+    return Bytes == 2 ? _mm256_unpackhi_epi16(a, b) : _mm256_unpackhi_epi32(a, b);
+  }
+  static void store(void* at, I x) { _mm256_storeu_si256(static_cast<__m256i*>(at), x); }
+
   static __m128i halves(const void* at) { return _mm_loadu_si128(static_cast<const __m128i*>(at)); }
   // Shuffles and blends, because shifts would take turns with fma at the same ports.
   static F even_bf16(const void* at) {
@@ -90,6 +104,8 @@ struct V {
 #include "kernels/tile.inl"
 
 #include "kernels/probe.inl"
+
+#include "kernels/pack.inl"
 
 #include "kernels/rowwise.inl"
 

@@ -19,6 +19,8 @@ struct V : V512 {
 
 #include "kernels/probe.inl"
 
+#include "kernels/pack.inl"
+
 #include "kernels/rowwise.inl"
 
 }  // namespace

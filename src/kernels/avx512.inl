@@ -41,6 +41,25 @@ struct V512 {
     const I mask = _mm512_set1_epi32(static_cast<int>(0xffff0000U));
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(at), mask));
   }
+  // 16 bytes of each of four rows; units of Bytes of two vectors in turns, lane by lane. The masks are full and cost
+  // nothing: g++ 12 warns of an uninitialised value in its own unmasked forms.
+  static I load_lanes(const char* at, std::int64_t stride) {
+    const auto lane = [&](int i) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at + i * stride)); };
+    I x = _mm512_castsi128_si512(lane(0));
+    x = _mm512_inserti32x4(x, lane(1), 1);
+    x = _mm512_inserti32x4(x, lane(2), 2);
+    return _mm512_inserti32x4(x, lane(3), 3);
+  }
+  template <int Bytes>
+  static I zip_low(I a, I b) {
+    return Bytes == 2 ? _mm512_unpacklo_epi16(a, b) : _mm512_maskz_unpacklo_epi32(0xffff, a, b);
+  }
+  template <int Bytes>
+  static I zip_high(I a, I b) {
+    return Bytes == 2 ? _mm512_unpackhi_epi16(a, b) : _mm512_maskz_unpackhi_epi32(0xffff, a, b);
+  }
+  static void store(void* at, I x) { _mm512_storeu_si512(at, x); }
+
   static __m256i halves(const void* at) { return _mm256_loadu_si256(static_cast<const __m256i*>(at)); }
   static F from_bf16(const void* at) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves(at)), 16));

@@ -23,6 +23,8 @@ struct V : V512 {
 
 #include "kernels/probe.inl"
 
+#include "kernels/pack.inl"
+
 #include "kernels/rowwise.inl"
 
 }  // namespace

@@ -147,6 +147,10 @@ struct Table {
   void (*row_out)(const RowOut&);
   void (*add)(float* dst, const float* left, const float* right, std::int64_t n);
   void (*silu)(float* dst, const float* src, std::int64_t n);
+  /// Packing: 32 rows, `row_bytes` apart, to [steps][32], in units of 16 or 32 bits. Rows at any address, `dst`
+  /// 64-byte aligned. Quick when row_bytes is not a multiple of 4096: else all rows share one set of L1.
+  void (*interleave16)(void* dst, const void* rows, std::int64_t row_bytes, std::int64_t steps);
+  void (*interleave32)(void* dst, const void* rows, std::int64_t row_bytes, std::int64_t steps);
   Probes probes;
 };
 

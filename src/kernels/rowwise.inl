@@ -218,5 +218,7 @@ constexpr Table make_table() {
           .row_out = row_out,
           .add = add,
           .silu = silu,
+          .interleave16 = interleave<std::uint16_t>,
+          .interleave32 = interleave<std::uint32_t>,
           .probes = make_probes()};
 }

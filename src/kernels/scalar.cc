@@ -118,6 +118,8 @@ struct V {
 
 #include "kernels/probe.inl"
 
+#include "kernels/pack.inl"
+
 #include "kernels/rowwise.inl"
 
 }  // namespace

@@ -121,9 +121,9 @@ FeedForward::Impl::Impl(const LayerSource& source, Runner runner_in, int workers
   meter.bytes = local_hidden * source.config.dim * (2 * bytes_of(gate_up_product) + bytes_of(down_product));
   weights::Progress progress;
   if (options.progress != nullptr) progress = {&Meter::advance, &meter};
-  gate_up = weights::pack_gate_up(*source.gate, *source.up, borders.front(), borders.back(), gate_up_product, runner,
-                                  progress);
-  down = weights::pack_down(*source.down, borders, down_product, runner, progress);
+  gate_up = weights::pack_gate_up(*table, *source.gate, *source.up, borders.front(), borders.back(), gate_up_product,
+                                  runner, progress);
+  down = weights::pack_down(*table, *source.down, borders, down_product, runner, progress);
 
   info.storage = storage_name(gate_up_product);
   info.down_storage = storage_name(down_product);

@@ -39,15 +39,16 @@ struct Progress {
 };
 
 /// Rows [row0, row1) of gate and up: panel p holds 16 gate rows and the 16 up rows of the same units.
-/// Streams: memory beyond the result is at most about 1.5 MiB per running task. Throws what the sources
-/// throw, and no_memory.
-[[nodiscard]] PackedMatrix pack_gate_up(const TensorSource& gate, const TensorSource& up, std::int64_t row0,
-                                        std::int64_t row1, kernels::Product product, const Runner& runner,
-                                        const Progress& progress = {});
+/// Streams: memory beyond the result is less than 1 MiB per running task. The task that packs a panel is the
+/// first to touch its memory. Throws what the sources throw, and no_memory. The result does not depend on `table`.
+[[nodiscard]] PackedMatrix pack_gate_up(const kernels::Table& table, const TensorSource& gate, const TensorSource& up,
+                                        std::int64_t row0, std::int64_t row1, kernels::Product product,
+                                        const Runner& runner, const Progress& progress = {});
 
 /// Columns [borders.front(), borders.back()) of down, cut into pieces at `borders` (ascending; all but
 /// the last multiples of 32 from the first).
-[[nodiscard]] PackedMatrix pack_down(const TensorSource& down, const std::vector<std::int64_t>& borders,
-                                     kernels::Product product, const Runner& runner, const Progress& progress = {});
+[[nodiscard]] PackedMatrix pack_down(const kernels::Table& table, const TensorSource& down,
+                                     const std::vector<std::int64_t>& borders, kernels::Product product,
+                                     const Runner& runner, const Progress& progress = {});
 
 }  // namespace swiglu::weights

@@ -234,5 +234,36 @@ TEST(KernelTable, row_conversions_have_the_scalar_bits) {
   }
 }
 
+// Any bit pattern, any distance between rows, any address; nothing but the steps asked for is written.
+TEST(KernelTable, transposes_copy_32_rows_to_steps_of_32) {
+  std::mt19937 engine(9);
+  for (const Isa isa : available_isas()) {
+    const auto& table = *kernels::find_table(name_of(isa));
+    for (const std::int64_t unit : {2, 4}) {
+      for (const std::int64_t steps : {0, 1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 100}) {
+        for (const std::int64_t gap : {0, 1, 62, 4096}) {
+          const std::int64_t row_bytes = steps * unit + gap;
+          std::vector<std::byte> rows(static_cast<std::size_t>(kPanel * row_bytes + 1));
+          for (auto& byte : rows) byte = static_cast<std::byte>(engine());
+          const auto size = static_cast<std::size_t>(steps * unit * kPanel);
+          std::vector<std::byte> memory(size + 128, std::byte{0x5a});
+          auto* dst = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
+          const std::byte* from = rows.data() + gap % 2;
+          (unit == 2 ? table.interleave16 : table.interleave32)(dst, from, row_bytes, steps);
+          for (std::int64_t s = 0; s < steps; ++s) {
+            for (std::int64_t r = 0; r < kPanel; ++r) {
+              ASSERT_EQ(std::memcmp(dst + (s * kPanel + r) * unit, from + r * row_bytes + s * unit,
+                                    static_cast<std::size_t>(unit)),
+                        0)
+                  << name_of(isa) << " unit " << unit << " steps " << steps << " step " << s << " row " << r;
+            }
+          }
+          ASSERT_EQ(dst[size], std::byte{0x5a}) << name_of(isa) << " unit " << unit << " steps " << steps;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace swiglu::testing

@@ -142,7 +142,7 @@ TEST(Matmul, sums_65536_ones_in_bf16_exactly) {
       std::vector<float> row(static_cast<std::size_t>(kOnes), 1.0F);
       layer::InputPhase{view_f32(row.data(), 1, kOnes), 0, nullptr, 0, 0, tiling, tiles}.run(plan);
       const auto borders = layer::group_borders(kOnes);
-      const auto packed = weights::pack_down(*source, {borders.begin(), borders.end()}, product, runner);
+      const auto packed = weights::pack_down(*table, *source, {borders.begin(), borders.end()}, product, runner);
       std::vector<float> out(32);
       layer::DownPhase{packed, product, layer::subtrees({}),         32,     tiling,
                        tiles,  {},      view_f32(out.data(), 1, 32), nullptr}
