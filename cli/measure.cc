@@ -61,14 +61,6 @@ double peak_gflops(const Limits& limits, Compute compute) {
   return compute == Compute::bf16 ? std::max(limits.fma_gflops, limits.bf16_dot_gflops) : limits.fma_gflops;
 }
 
-Limits best_of(const Limits& a, const Limits& b) {
-  Limits best = a.read_gb_per_s >= b.read_gb_per_s ? a : b;
-  best.fma_gflops = std::max(a.fma_gflops, b.fma_gflops);
-  best.bf16_dot_gflops = std::max(a.bf16_dot_gflops, b.bf16_dot_gflops);
-  best.int8_dot_gops = std::max(a.int8_dot_gops, b.int8_dot_gops);
-  return best;
-}
-
 Work work_of(const FeedForwardInfo& layer, std::int64_t tokens) {
   return {6.0 * static_cast<double>(tokens) * static_cast<double>(layer.config.dim) *
               static_cast<double>(layer.config.hidden),

@@ -39,8 +39,6 @@ class Memory {
 /// The limit that this arithmetic runs into: bf16 products may be computed by dot products or, widened,
 /// by fma, whichever is faster.
 [[nodiscard]] double peak_gflops(const Limits& limits, Compute compute);
-/// Each limit the larger of the two.
-[[nodiscard]] Limits best_of(const Limits& a, const Limits& b);
 
 /// What one call costs, whatever the machine.
 struct Work {

@@ -68,6 +68,9 @@ class LimitProbe {
   std::unique_ptr<Impl> impl_;
 };
 
+/// Each limit the larger of the two.
+[[nodiscard]] Limits best_of(const Limits& a, const Limits& b);
+
 /// The best of samples for about `seconds`, all from one LimitProbe.
 [[nodiscard]] Limits measure_limits(ThreadPool& pool, Isa isa, double seconds = 1.5);
 

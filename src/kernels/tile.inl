@@ -122,9 +122,6 @@ struct Walk {
       size = kPage;
     }
   }
-  void shorten() {
-    if (end - run < size) size = kPage;
-  }
   __attribute__((always_inline)) void step(std::int64_t s) {
     if (s != due) return;
     due += every;
@@ -138,7 +135,7 @@ struct Walk {
     if (line < kPage) return;
     line = 0;
     run += size;
-    shorten();
+    if (end - run < size) size = kPage;
   }
 };
 

@@ -202,20 +202,19 @@ std::span<const LimitProbe::Pattern> LimitProbe::patterns() const noexcept { ret
 std::int64_t LimitProbe::memory_bytes() const noexcept { return impl_->memory.size(); }
 bool LimitProbe::beyond_caches() const noexcept { return impl_->memory.size() > describe_machine().l3_bytes; }
 
+Limits best_of(const Limits& a, const Limits& b) {
+  Limits best = a.read_gb_per_s >= b.read_gb_per_s ? a : b;
+  best.fma_gflops = std::max(a.fma_gflops, b.fma_gflops);
+  best.bf16_dot_gflops = std::max(a.bf16_dot_gflops, b.bf16_dot_gflops);
+  best.int8_dot_gops = std::max(a.int8_dot_gops, b.int8_dot_gops);
+  return best;
+}
+
 Limits measure_limits(ThreadPool& pool, Isa isa, double seconds) {
   const auto start = Clock::now();
   LimitProbe probe(pool, isa);
   Limits best = probe.sample();
-  while (seconds_since(start) < seconds) {
-    const Limits now = probe.sample();
-    if (now.read_gb_per_s > best.read_gb_per_s) {
-      best.read_gb_per_s = now.read_gb_per_s;
-      best.read_pattern = now.read_pattern;
-    }
-    best.fma_gflops = std::max(best.fma_gflops, now.fma_gflops);
-    best.bf16_dot_gflops = std::max(best.bf16_dot_gflops, now.bf16_dot_gflops);
-    best.int8_dot_gops = std::max(best.int8_dot_gops, now.int8_dot_gops);
-  }
+  while (seconds_since(start) < seconds) best = best_of(best, probe.sample());
   return best;
 }
 
