@@ -13,7 +13,7 @@ namespace swiglu::cli {
 namespace {
 
 std::string key_of(const FeedForwardInfo& layer, int threads) {
-  return fmt::format("{} compute, {}, {}, {}", name_of(layer.compute), layer.storage, name_of(layer.isa),
+  return fmt::format("{} compute, {}, {}, {}", name_of(layer.compute), layer.gate_up.storage, name_of(layer.isa),
                      plural(threads, "thread"));
 }
 
@@ -83,7 +83,7 @@ std::string show_load(const LoadReport& load) {
 }
 
 void put_key(Json& json, const FeedForwardInfo& layer, int threads) {
-  json.field("threads", threads).field("compute", name_of(layer.compute)).field("storage", layer.storage);
+  json.field("threads", threads).field("compute", name_of(layer.compute)).field("storage", layer.gate_up.storage);
   json.field("isa", name_of(layer.isa));
 }
 

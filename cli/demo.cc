@@ -81,7 +81,7 @@ std::string show_json(const DemoReport& report) {
   json.key("rows").array();
   for (const SpeedRow& row : report.speed) {
     json.object().field("threads", report.threads).field("compute", name_of(report.layer.compute));
-    json.field("storage", report.layer.storage).field("isa", name_of(report.layer.isa)).field("tokens", row.tokens);
+    json.field("storage", report.layer.gate_up.storage).field("isa", name_of(report.layer.isa)).field("tokens", row.tokens);
     json.field("time_ms", row.time() * 1e3).field("gflops", row.gflops()).field("gb_per_s", row.gb_per_s());
     json.field("roofline_ratio", row.roofline_ratio());
     json.field("limit", row.bandwidth_bound ? "bandwidth" : "compute").key("samples_ms").array();

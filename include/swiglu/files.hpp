@@ -49,6 +49,25 @@ class NewFile {
   std::unique_ptr<Impl> impl_;
 };
 
+/// A file of packed layers: opened by Checkpoint::open, run without packing, shared between processes by
+/// OpenOptions::map. docs/formats.md describes it. Takes memory for one layer's tables, not for its weights.
+class PackedWriter {
+ public:
+  /// `model` gives the shape, the family and the names and sizes of the source files. Throws as NewFile does.
+  PackedWriter(const std::filesystem::path& path, const Checkpoint& model);
+  ~PackedWriter();
+  PackedWriter(PackedWriter&&) noexcept;
+  PackedWriter& operator=(PackedWriter&&) noexcept;
+  /// Appends layer number `layer`; numbers ascend. `norm` has dim elements. `progress` as in Options, in bytes.
+  void add(std::int64_t layer, const PackedSource& packed, std::span<const float> norm,
+           const std::function<void(std::int64_t done, std::int64_t total)>& progress = {});
+  void commit();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
 /// A folder that write_checkpoint makes.
 enum class CheckpointFormat : std::uint8_t { huggingface, meta };
 

@@ -209,7 +209,61 @@ class Reducer {
 [[nodiscard]] std::unique_ptr<Reducer> make_local_reducer();
 
 // ---------------------------------------------------------------------------------------------
+// Arithmetic and storage
+
+/// What the arithmetic reads. f32: fp32 activations, weights as stored (f64 narrowed once).
+/// bf16: activations, z and weights bf16 (weights of other types are rounded once).
+/// automatic: bf16 if gate, up and down are all bf16, else f32. Sums are fp32 in both.
+enum class Compute : std::uint8_t { automatic = 0, f32 = 1, bf16 = 2 };
+[[nodiscard]] const char* name_of(Compute compute) noexcept;
+/// Throws usage for an unknown name, as the other parse_ functions.
+[[nodiscard]] Compute parse_compute(std::string_view name);
+
+/// How packed bf16 weights lie in memory. plain: 16 bits each. compact: about 12 bits, without loss: the low
+/// byte as it is and a 4-bit code for the high byte, of which trained weights use few; panels of weights with
+/// more than one high byte in a thousand outside the panel's 16 commonest stay plain (docs/formats.md).
+/// automatic: compact for bf16 weights where the instruction set decodes them faster than memory delivers
+/// plain ones. Weights packed as f32 or f16 are always plain. All give the same bits.
+enum class Storage : std::uint8_t { automatic = 0, plain = 1, compact = 2 };
+[[nodiscard]] const char* name_of(Storage storage) noexcept;
+[[nodiscard]] Storage parse_storage(std::string_view name);
+
+// ---------------------------------------------------------------------------------------------
 // Checkpoints
+
+/// One layer that was packed before, as a packed file holds it: bytes whose layout only the library's packing
+/// knows. They are checked when a FeedForward is made from them. FeedForward::packed() makes such a source.
+class PackedSource {
+ public:
+  /// Gate and up lie together, in one matrix.
+  enum class Part : std::uint8_t { gate_up = 0, down = 1 };
+  /// One packed matrix. The index (panel kinds, code tables, patches; empty for plain storage) is small, the
+  /// payload is what the kernels stream.
+  struct Matrix {
+    DType dtype = DType::bf16;         ///< of an element once it is unpacked: f32, bf16 or f16
+    Storage storage = Storage::plain;  ///< plain, or compact (bf16 only)
+    std::int64_t index_bytes = 0;
+    std::int64_t payload_bytes = 0;
+  };
+  /// What read_payload gives at a time; the last chunk of a payload may be shorter.
+  static constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;
+  /// The layout's family: a packed file of another family is refused.
+  static constexpr std::string_view kFamily = "x86-panel32";
+
+  virtual ~PackedSource() = default;
+  [[nodiscard]] virtual std::string name() const = 0;  ///< for error texts: the file and the layer
+  [[nodiscard]] virtual FfnConfig config() const = 0;
+  [[nodiscard]] virtual Compute compute() const = 0;  ///< what the layer was packed for: f32 or bf16
+  [[nodiscard]] virtual Matrix matrix(Part part) const = 0;
+  /// The whole index, into `dst` of index_bytes. Throws io, or format where a checksum does not fit.
+  virtual void read_index(Part part, std::span<std::byte> dst) const = 0;
+  /// Bytes [chunk * kChunkBytes, …) of the payload, into `dst` of their number; checked like the index. Called
+  /// from several threads at once.
+  virtual void read_payload(Part part, std::int64_t chunk, std::span<std::byte> dst) const = 0;
+  /// The payload where it already lies in memory, 64-byte aligned and kept alive by the pointer; null if it
+  /// must be read. Not checked against checksums. Whoever changes it meanwhile changes results, no more.
+  [[nodiscard]] virtual std::shared_ptr<const std::byte> view_payload(Part part) const = 0;
+};
 
 /// One layer's weights as they come out of a checkpoint (or of the caller's hands).
 struct LayerSource {
@@ -218,11 +272,23 @@ struct LayerSource {
   std::shared_ptr<const TensorSource> up;    ///< [hidden, dim]
   std::shared_ptr<const TensorSource> down;  ///< [dim, hidden]
   std::vector<float> norm;                   ///< [dim]; may be empty if only forward() is called
+  /// Weights from a packed file: gate, up and down are null then, and unpack() makes them.
+  std::shared_ptr<const PackedSource> packed = nullptr;
 };
+
+/// A layer from a packed file with gate, up and down as matrices, element for element what was packed: for
+/// whoever wants to see weights rather than run them. The packed bytes are read into memory (view_payload
+/// aside), checked, and kept as long as a matrix lives. Other layers come back as they are.
+[[nodiscard]] LayerSource unpack(const LayerSource& layer, const Runner& runner);
 
 struct OpenOptions {
   std::optional<double> eps;           ///< overrides the file's eps (a bare file carries none)
   std::optional<std::int64_t> hidden;  ///< confirms a width that the metadata contradicts
+  /// A packed file's weights stay in the file's pages, shared by all processes that map it, instead of being
+  /// read into memory of their own. Opening takes no time; the operating system seldom gives such pages the
+  /// size that the fastest run wants, their checksums are not looked at, and whoever cuts the file short
+  /// kills the process.
+  bool map = false;
   /// false: the first inconsistency throws. true: inconsistencies that leave something readable are
   /// collected in problems(), for inspection; layer() of a damaged layer still throws.
   bool collect_problems = false;
@@ -242,25 +308,27 @@ struct TensorInfo {
 /// Opening reads headers only. Sources keep the files open, so the Checkpoint may be dropped.
 class Checkpoint {
  public:
-  /// `path`: a Hugging Face folder, a Meta folder, or one .safetensors or .pth file.
+  /// `path`: a Hugging Face folder, a Meta folder, or one .safetensors, .pth or packed file.
   [[nodiscard]] static Checkpoint open(const std::filesystem::path& path, const OpenOptions& options = {});
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
   ~Checkpoint();
 
-  [[nodiscard]] const std::string& format() const noexcept;  ///< "huggingface", "safetensors", "meta"
+  [[nodiscard]] const std::string& format() const noexcept;  ///< "huggingface", "safetensors", "meta", "packed"
   [[nodiscard]] const std::string& family() const noexcept;  ///< "llama", "mistral", …; "" if unknown
   [[nodiscard]] std::int64_t layers() const noexcept;        ///< with a complete feed-forward
+  /// Which ones, ascending: 0 … layers() - 1, but for a packed file of some layers only.
+  [[nodiscard]] const std::vector<std::int64_t>& layer_numbers() const noexcept;
   [[nodiscard]] const FfnConfig& config() const noexcept;
   [[nodiscard]] std::int64_t shards() const noexcept;       ///< weight files
   [[nodiscard]] std::uint64_t size_bytes() const noexcept;  ///< of those files
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const noexcept;
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept;
   [[nodiscard]] const std::vector<std::string>& problems() const noexcept;
-  /// Throws usage when i is out of range. Reads the norm vector only.
+  /// Throws usage when there is no layer i. Reads the norm vector only.
   [[nodiscard]] LayerSource layer(std::int64_t i) const;
-  /// Compares the weights with the checksums that .pth files carry: a read of all of those files, which
-  /// opening does without. Throws format naming file and entry. Does nothing for other formats.
+  /// Compares the weights with the checksums that .pth and packed files carry: a read of all of those files,
+  /// which opening does without. Throws format naming file and entry. Does nothing for other formats.
   void check_payloads() const;
 
   struct Impl;
@@ -281,15 +349,9 @@ enum class Isa : std::uint8_t { automatic = 0, scalar = 1, avx2 = 2, avx512 = 3,
 /// Those this machine can run, slowest first.
 [[nodiscard]] std::vector<Isa> available_isas();
 
-/// What the arithmetic reads. f32: fp32 activations, weights as stored (f64 narrowed once).
-/// bf16: activations, z and weights bf16 (weights of other types are rounded once).
-/// automatic: bf16 if gate, up and down are all bf16, else f32. Sums are fp32 in both.
-enum class Compute : std::uint8_t { automatic = 0, f32 = 1, bf16 = 2 };
-[[nodiscard]] const char* name_of(Compute compute) noexcept;
-[[nodiscard]] Compute parse_compute(std::string_view name);
-
 struct Options {
-  Compute compute = Compute::automatic;
+  Compute compute = Compute::automatic;  ///< of a packed layer: what it was packed for
+  Storage storage = Storage::automatic;  ///< of a packed layer: as it was packed
   Isa isa = Isa::automatic;    ///< automatic: SWIGLU_ISA if set, else the fastest here
   Reducer* reducer = nullptr;  ///< not owned; this layer then packs only its rank's groups
   /// Called from packing threads with (bytes packed so far, bytes in all); must be quick.
@@ -297,13 +359,22 @@ struct Options {
   void* progress_ctx = nullptr;
 };
 
+/// One packed matrix of a layer (gate and up together, or down).
+struct PackedInfo {
+  const char* storage = "";       ///< "plain f32", "plain bf16", "plain f16" or "compact bf16"
+  std::int64_t bytes = 0;         ///< in memory, tables and patches included
+  double bits_per_weight = 0;     ///< 8 * bytes / elements; 0 of a rank that owns nothing
+  std::int64_t panels = 0;        ///< of 32 outputs each
+  std::int64_t plain_panels = 0;  ///< of compact storage: those that stayed plain
+  std::int64_t patches = 0;       ///< of compact storage: high bytes outside their panel's table
+};
+
 /// What a layer turned out to be.
 struct FeedForwardInfo {
   FfnConfig config;
   Isa isa;
   Compute compute;
-  const char* storage;  ///< "plain f32", "plain bf16" or "plain f16" (gate and up)
-  const char* down_storage;
+  PackedInfo gate_up, down;
   std::int64_t packed_bytes;
   double bits_per_weight;
 };
@@ -318,11 +389,13 @@ struct LayerTrace {
 /// The packed sublayer. Immutable after construction: any number of threads may call it at once,
 /// each with its own workspace (with a Reducer: one call at a time).
 /// A token's output depends on that token alone: the bits are the same for every batch size, row
-/// position, stride, thread count, runner, ISA and number of ranks.
+/// position, stride, thread count, runner, storage, ISA and number of ranks.
 class FeedForward {
  public:
   /// Reads and packs the weights, in parallel, streaming: peak memory is the packed size plus small
   /// buffers. The pool or runner must outlive the layer. Throws shape, usage, unsupported, io, no_memory.
+  /// A layer from a packed file is read as it is (or not even read: OpenOptions::map), after every table, offset
+  /// and patch in it was checked (format); options that it does not fit, or a Reducer, make it pack anew.
   FeedForward(const LayerSource& layer, ThreadPool& pool, const Options& options = {});
   FeedForward(const LayerSource& layer, Runner runner, const Options& options = {});
   FeedForward(FeedForward&&) noexcept;
@@ -330,6 +403,10 @@ class FeedForward {
   ~FeedForward();
 
   [[nodiscard]] const FeedForwardInfo& info() const noexcept;
+
+  /// This layer's packed weights, for a packed file. They lie in the layer, which must outlive the source.
+  /// Throws usage of a layer that holds only one rank's share.
+  [[nodiscard]] std::shared_ptr<const PackedSource> packed() const;
 
   /// Bytes of workspace that block() and forward() need for this many tokens; bounded, because
   /// tokens run in blocks of at most 256 rows. 0 tokens need 0 bytes.

@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::array<const char*, 5> kIsaNames = {"automatic", "scalar", "avx2", "avx512", "avx512bf16"};
 constexpr std::array<const char*, 3> kComputeNames = {"automatic", "f32", "bf16"};
+constexpr std::array<const char*, 3> kStorageNames = {"automatic", "plain", "compact"};
 
 template <std::size_t N>
 std::size_t index_of(const std::array<const char*, N>& names, std::string_view name, const char* what) {
@@ -72,6 +73,8 @@ const char* name_of(Compute compute) noexcept { return kComputeNames[static_cast
 Compute parse_compute(std::string_view name) {
   return static_cast<Compute>(index_of(kComputeNames, name, "compute type"));
 }
+const char* name_of(Storage storage) noexcept { return kStorageNames[static_cast<std::size_t>(storage)]; }
+Storage parse_storage(std::string_view name) { return static_cast<Storage>(index_of(kStorageNames, name, "storage")); }
 
 bool cpu_has(Isa isa) noexcept {
   switch (isa) {

@@ -125,8 +125,8 @@ FeedForward::Impl::Impl(const LayerSource& source, Runner runner_in, int workers
                                   runner, progress);
   down = weights::pack_down(*table, *source.down, borders, down_product, runner, progress);
 
-  info.storage = storage_name(gate_up_product);
-  info.down_storage = storage_name(down_product);
+  info.gate_up.storage = storage_name(gate_up_product);
+  info.down.storage = storage_name(down_product);
   info.packed_bytes = gate_up.size_bytes() + down.size_bytes();
   info.bits_per_weight = local_hidden == 0
                              ? 0.0
