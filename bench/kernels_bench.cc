@@ -17,7 +17,8 @@ namespace {
 using swiglu::kernels::kPanel;
 using swiglu::kernels::Product;
 
-constexpr const char* kProductNames[] = {"f32_f32", "f32_bf16", "f32_f16", "bf16_bf16", "bf16_wide"};
+constexpr const char* kProductNames[] = {"f32_f32",   "f32_bf16",    "f32_f16",     "bf16_bf16",
+                                         "bf16_wide", "f32_compact", "bf16_compact"};
 constexpr std::int64_t kWeightBytes = std::int64_t{512} << 20;
 
 // Zeros would do for the arithmetic, but not for the memory: untouched pages are all one page.
@@ -44,14 +45,19 @@ void bench_matmul(benchmark::State& state, swiglu::Isa isa, int product, int row
   constexpr std::int64_t kSteps = 2048;
   const std::vector<float> activations(static_cast<std::size_t>(kSteps * 2 * rows), 0.5F);
   std::vector<float> sum(static_cast<std::size_t>(rows * kPanel));
+  // Any codes: these weights are the same whatever they are.
+  const unsigned char table[16] = {};
+  const swiglu::kernels::Codes codes{table, &swiglu::kernels::kNoPatch, 0};
   const swiglu::PrefetchPolicy fetch = swiglu::weights_prefetch(rows);
   const std::int64_t piece = kSteps * step_bytes;
   std::int64_t at = 0;
   for (auto _ : state) {
     const std::byte* here = weights() + at;
     kernels.matmul[rows]({activations.data(), here, sum.data(), kSteps, false,
-                          swiglu::kernels::stream_ahead(weights(), at, kWeightBytes, step_bytes, fetch.far,
-                                                        fetch.pages_log2, fetch.near_by)});
+                          swiglu::kernels::stream_ahead(weights(), at, kWeightBytes,
+                                                        swiglu::kernels::counted_bytes(static_cast<Product>(product)),
+                                                        fetch.far, fetch.pages_log2, fetch.near_by),
+                          nullptr, codes});
     benchmark::DoNotOptimize(sum.data());
     at = at + 2 * piece > kWeightBytes ? 0 : at + piece;
   }

@@ -64,15 +64,48 @@ struct V {
 
   static __m128i halves(const void* at) { return _mm_loadu_si128(static_cast<const __m128i*>(at)); }
   // Shuffles and blends, because shifts would take turns with fma at the same ports.
-  static F even_bf16(const void* at) {
+  static F even_of(I x) {
     constexpr char kZero = -128;
     const __m128i low_to_high =
         _mm_setr_epi8(kZero, kZero, 0, 1, kZero, kZero, 4, 5, kZero, kZero, 8, 9, kZero, kZero, 12, 13);
-    return _mm256_castsi256_ps(_mm256_shuffle_epi8(words(at), _mm256_broadcastsi128_si256(low_to_high)));
+    return _mm256_castsi256_ps(_mm256_shuffle_epi8(x, _mm256_broadcastsi128_si256(low_to_high)));
   }
-  static F odd_bf16(const void* at) {
-    return _mm256_castsi256_ps(_mm256_blend_epi16(_mm256_setzero_si256(), words(at), 0xaa));
+  static F odd_of(I x) { return _mm256_castsi256_ps(_mm256_blend_epi16(_mm256_setzero_si256(), x, 0xaa)); }
+  static F even_bf16(const void* at) { return even_of(words(at)); }
+  static F odd_bf16(const void* at) { return odd_of(words(at)); }
+  static F as_floats(I x) { return _mm256_castsi256_ps(x); }
+
+  // Compact weights: words of step Half of a block. A pass of two vectors takes half of each line.
+  using CodeTable = I;
+  static I code_table(const unsigned char* table) {
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
   }
+  template <int Half, int N>
+  static void decode(I (&out)[N], const char* block, int pass, I table) {
+    for (int i = 0; i < N / 2; ++i) {
+      const int at = 32 * (pass * (N / 2) + i);
+      const I low = words(block + 64 * Half + at), both = words(block + 128 + at);
+      const I codes = _mm256_and_si256(Half == 0 ? both : _mm256_srli_epi16(both, 4), _mm256_set1_epi8(15));
+      const I high = _mm256_shuffle_epi8(table, codes);
+      out[i] = _mm256_unpacklo_epi8(low, high);
+      out[N / 2 + i] = _mm256_unpackhi_epi8(low, high);
+    }
+  }
+  // What decode undoes.
+  static I low_bytes(I a, I b) {
+    const I mask = _mm256_set1_epi16(255);
+    return _mm256_packus_epi16(_mm256_and_si256(a, mask), _mm256_and_si256(b, mask));
+  }
+  static I high_bytes(I a, I b) { return _mm256_packus_epi16(_mm256_srli_epi16(a, 8), _mm256_srli_epi16(b, 8)); }
+  static I codes_of(I high, const unsigned char* table) {
+    I codes = _mm256_set1_epi8(-128);
+    for (int t = 0; t < 16; ++t) {
+      const I found = _mm256_cmpeq_epi8(high, _mm256_set1_epi8(static_cast<char>(table[t])));
+      codes = _mm256_xor_si256(codes, _mm256_and_si256(found, _mm256_set1_epi8(static_cast<char>(t | 0x80))));
+    }
+    return codes;
+  }
+  static std::uint64_t sign_bits(I x) { return static_cast<std::uint32_t>(_mm256_movemask_epi8(x)); }
   static F from_bf16(const void* at) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves(at)), 16));
   }
@@ -106,6 +139,8 @@ struct V {
 #include "kernels/probe.inl"
 
 #include "kernels/pack.inl"
+
+#include "kernels/encode.inl"
 
 #include "kernels/rowwise.inl"
 

@@ -36,11 +36,45 @@ struct V512 {
     return _mm512_mask_and_ps(x, tiny, x, set(-0.0F));
   }
 
-  static F even_bf16(const void* at) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(at), 16)); }
-  static F odd_bf16(const void* at) {
-    const I mask = _mm512_set1_epi32(static_cast<int>(0xffff0000U));
-    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(at), mask));
+  static I words(const void* at) { return _mm512_loadu_si512(at); }
+  static F as_floats(I x) { return _mm512_castsi512_ps(x); }
+  static F even_of(I x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); }
+  static F odd_of(I x) {
+    return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(static_cast<int>(0xffff0000U))));
   }
+
+  // Compact weights: words of step Half of a block.
+  using CodeTable = I;
+  static I code_table(const unsigned char* table) {
+    return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+  }
+  template <int Half, int N>
+  static void decode(I (&out)[N], const char* block, int, I table) {
+    static_assert(N == 2);
+    const I low = words(block + 64 * Half), both = words(block + 128);
+    const I codes = _mm512_and_si512(Half == 0 ? both : _mm512_srli_epi16(both, 4), _mm512_set1_epi8(15));
+    const I high = _mm512_shuffle_epi8(table, codes);
+    out[0] = _mm512_unpacklo_epi8(low, high);
+    out[1] = _mm512_unpackhi_epi8(low, high);
+  }
+  // What decode undoes.
+  static I low_bytes(I a, I b) {
+    const I mask = _mm512_set1_epi16(255);
+    return _mm512_packus_epi16(_mm512_and_si512(a, mask), _mm512_and_si512(b, mask));
+  }
+  static I high_bytes(I a, I b) { return _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8)); }
+  static I codes_of(I high, const unsigned char* table) {
+    I codes = _mm512_set1_epi8(-128);
+    for (int t = 0; t < 16; ++t) {
+      const __mmask64 found = _mm512_cmpeq_epi8_mask(high, _mm512_set1_epi8(static_cast<char>(table[t])));
+      codes = _mm512_mask_mov_epi8(codes, found, _mm512_set1_epi8(static_cast<char>(t)));
+    }
+    return codes;
+  }
+  static std::uint64_t sign_bits(I x) { return _mm512_movepi8_mask(x); }
+
+  static F even_bf16(const void* at) { return even_of(words(at)); }
+  static F odd_bf16(const void* at) { return odd_of(words(at)); }
   // 16 bytes of each of four rows; units of Bytes of two vectors in turns, lane by lane. The masks are full and cost
   // nothing: g++ 12 warns of an uninitialised value in its own unmasked forms.
   static I load_lanes(const char* at, std::int64_t stride) {

@@ -25,6 +25,8 @@ struct V : V512 {
 
 #include "kernels/pack.inl"
 
+#include "kernels/encode.inl"
+
 #include "kernels/rowwise.inl"
 
 }  // namespace

@@ -8,6 +8,10 @@
 //   f16               [k]     [2][16] half           1 k per step
 // where the first 16 outputs are gate rows and the second 16 the up rows of the same hidden units
 // (gate/up), or 32 neighbouring rows (down). Rows and k beyond the matrix are +0.
+// Compact bf16, the same weights in three quarters of the bytes: a block of 192 bytes stands for two steps,
+//   low bytes of step 0 [64], of step 1 [64], codes [64]: of step 0 in the lower four bits, of step 1 above
+// in the order 8 words of the first 16 outputs, 8 of the second, and so on, which unpack instructions undo. A
+// code is an index into the panel's table of 16 high bytes; high bytes that are not there are patched.
 // Activations. A tile of m rows over all k, rows innermost:
 //   floats  [k][m] float     pairs  [k / 2][m] {even, odd} bf16
 #pragma once
@@ -30,19 +34,54 @@ enum class Product : std::uint8_t {
   f32_f16 = 2,    ///< f32 compute, f16 weights
   bf16_bf16 = 3,  ///< bf16 compute, bf16 weights: the odd k before the even
   bf16_wide = 4,  ///< bf16 compute on widened weights: steps of two k, {odd [2][16], even [2][16]} float
+  f32_compact = 5,   ///< f32_bf16 on compact weights
+  bf16_compact = 6,  ///< bf16_bf16 on compact weights
 };
-inline constexpr int kProducts = 5;
+inline constexpr int kProducts = 7;
 
-/// How many k one panel step holds, and its bytes.
+constexpr bool is_compact(Product product) noexcept {
+  return product == Product::f32_compact || product == Product::bf16_compact;
+}
+/// The product of plain bf16 weights, on compact ones.
+constexpr Product compact_of(Product product) noexcept {
+  return product == Product::f32_bf16 ? Product::f32_compact : Product::bf16_compact;
+}
+
+/// How many k one panel step holds, and its bytes (of compact weights two steps always lie together).
 constexpr std::int64_t k_per_step(Product product) noexcept {
   return product == Product::f32_f32 || product == Product::f32_f16 ? 1 : 2;
 }
 constexpr std::int64_t step_bytes(Product product) noexcept {
-  return product == Product::f32_f16 ? 64 : product == Product::bf16_wide ? 256 : 128;
+  return product == Product::f32_f16 ? 64 : product == Product::bf16_wide ? 256 : is_compact(product) ? 96 : 128;
+}
+inline constexpr std::int64_t kBlockBytes = 192;  ///< of compact weights
+/// What Ahead::every counts: steps, or lines of compact weights.
+constexpr std::int64_t counted_bytes(Product product) noexcept {
+  return is_compact(product) ? 64 : step_bytes(product);
+}
+constexpr std::int64_t piece_bytes(Product product, std::int64_t steps) noexcept {
+  return (is_compact(product) ? steps + steps % 2 : steps) * step_bytes(product);
 }
 
 /// Panel steps between restarts of the accumulators: 512 k in f32 compute, 1024 k in bf16 compute.
-constexpr std::int64_t chunk_steps(Product product) noexcept { return product == Product::f32_bf16 ? 256 : 512; }
+constexpr std::int64_t chunk_steps(Product product) noexcept {
+  return product == Product::f32_bf16 || product == Product::f32_compact ? 256 : 512;
+}
+
+/// A patch of a piece of compact weights: where its high byte lies in the plain piece, and the byte itself.
+/// Patches of a piece ascend and end with kNoPatch; a piece has at most kMostCompactSteps steps.
+using Patch = std::uint32_t;
+inline constexpr Patch kNoPatch = 0xffffffffU;
+inline constexpr std::int64_t kMostCompactSteps = (std::int64_t{1} << 17) - 1;
+constexpr std::int64_t step_of(Patch patch) noexcept { return patch >> 15; }
+constexpr std::int64_t place_in_step(Patch patch) noexcept { return patch >> 8 & 127; }
+
+/// What compact weights need beside their blocks.
+struct Codes {
+  const unsigned char* table = nullptr;  ///< [16], the panel's
+  const Patch* patches = nullptr;        ///< from the first one on that is not before this call's first step
+  std::int64_t first_step = 0;           ///< of this call, in its piece
+};
 
 /// What to bring into L2 during a matmul: a pair of lines every `every` steps, from `at` on. Runs of 4 KiB
 /// << pages_log2 are fetched from all their pages in turn, which keeps more of the memory busy than line after
@@ -51,7 +90,7 @@ struct Ahead {
   const void* at = nullptr;
   std::int64_t bytes = 0;    ///< the region's size; 0: nothing
   std::int64_t done = 0;     ///< pairs of the region that were fetched before
-  std::int64_t every = 1;    ///< at least 1
+  std::int64_t every = 1;    ///< at least 1; counts counted_bytes of the product
   int pages_log2 = 0;        ///< 0 ... 5
   std::int64_t near_by = 0;  ///< bytes ahead in `weights` itself to bring into L1 as well; 0: none
 };
@@ -71,6 +110,7 @@ struct Tile {
   bool resume;  ///< a chunk begins at this piece's first k, and chunks before it are in `sum`
   Ahead ahead;
   float* widened = nullptr;  ///< if given, the weights are also stored as those of ProductKernels::wide
+  Codes codes = {};          ///< of compact weights
 };
 using Matmul = void (*)(const Tile&);
 
@@ -108,6 +148,15 @@ struct RowOut {
   Elem residual_type;
   Elem out_type;
   bool flush;  ///< bf16 compute: denormals become zero before rounding to bf16
+};
+
+/// Plain bf16 steps to compact blocks. The high bytes outside the table are counted, and written as patches.
+struct Encode {
+  const void* plain;  ///< [steps] of 128 bytes, 64-byte aligned
+  std::int64_t steps;
+  const unsigned char* table;  ///< [16], all different
+  void* blocks;                ///< piece_bytes of them, 64-byte aligned
+  Patch* patches;              ///< room for all of them; steps ascend, places within a step need not
 };
 
 /// The sums of one product: how the tile must be laid out and the kernels by tile rows.
@@ -151,6 +200,7 @@ struct Table {
   /// 64-byte aligned. Quick when row_bytes is not a multiple of 4096: else all rows share one set of L1.
   void (*interleave16)(void* dst, const void* rows, std::int64_t row_bytes, std::int64_t steps);
   void (*interleave32)(void* dst, const void* rows, std::int64_t row_bytes, std::int64_t steps);
+  std::int64_t (*encode)(const Encode&);  ///< the number of patches
   Probes probes;
 };
 

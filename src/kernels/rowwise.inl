@@ -212,7 +212,8 @@ void silu(float* dst, const float* src, std::int64_t n) {
 constexpr Table make_table() {
   return {.product = {product_kernels<Product::f32_f32>(), product_kernels<Product::f32_bf16>(),
                       product_kernels<Product::f32_f16>(), product_kernels<Product::bf16_bf16>(),
-                      product_kernels<Product::bf16_wide>()},
+                      product_kernels<Product::bf16_wide>(), product_kernels<Product::f32_compact>(),
+                      product_kernels<Product::bf16_compact>()},
           .row_in = row_in,
           .gate_up = {gate_up<false>, gate_up<V::kHasDot>},
           .row_out = row_out,
@@ -220,5 +221,6 @@ constexpr Table make_table() {
           .silu = silu,
           .interleave16 = interleave<std::uint16_t>,
           .interleave32 = interleave<std::uint32_t>,
+          .encode = encode<>,
           .probes = make_probes()};
 }

@@ -68,8 +68,31 @@ struct V {
   static F select(bool which, F yes, F no) { return which ? yes : no; }
   static F flush(F x) { return (bits(x) & 0x7f800000U) == 0 ? from_bits(bits(x) & 0x80000000U) : x; }
 
-  static F even_bf16(const void* at) { return from_bits(read<std::uint32_t>(at) << 16); }
-  static F odd_bf16(const void* at) { return from_bits(read<std::uint32_t>(at) & 0xffff0000U); }
+  static I words(const void* at) { return read<I>(at); }
+  static void store(void* at, I x) { __builtin_memcpy(at, &x, sizeof x); }
+  static F as_floats(I x) { return from_bits(static_cast<std::uint32_t>(x)); }
+  static F even_of(I x) { return from_bits(static_cast<std::uint32_t>(x) << 16); }
+  static F odd_of(I x) { return from_bits(static_cast<std::uint32_t>(x) & 0xffff0000U); }
+  static F even_bf16(const void* at) { return even_of(words(at)); }
+  static F odd_bf16(const void* at) { return odd_of(words(at)); }
+
+  // Compact weights: words of step Half of a block, two neighbouring outputs of each half of the panel a pass.
+  using CodeTable = const unsigned char*;
+  static CodeTable code_table(const unsigned char* table) { return table; }
+  template <int Half, int N>
+  static void decode(I (&out)[N], const char* block, int pass, CodeTable table) {
+    for (int n = 0; n < N; ++n) {
+      const int output = pass * (N / 2) + n % (N / 2), line = n / (N / 2);
+      std::uint32_t word = 0;
+      for (int odd = 0; odd < 2; ++odd) {
+        const int at = output / 4 * 16 + line * 8 + output % 4 * 2 + odd;
+        const std::uint32_t low = static_cast<unsigned char>(block[64 * Half + at]);
+        const std::uint32_t code = static_cast<unsigned char>(block[128 + at]) >> (4 * Half) & 15U;
+        word |= (low | static_cast<std::uint32_t>(table[code]) << 8) << (16 * odd);
+      }
+      out[n] = static_cast<I>(word);
+    }
+  }
   static F from_bf16(const void* at) { return from_bits(static_cast<std::uint32_t>(read<std::uint16_t>(at)) << 16); }
   static F from_f64(const void* at) { return static_cast<float>(read<double>(at)); }
   static F from_f16(const void* at) {
@@ -119,6 +142,8 @@ struct V {
 #include "kernels/probe.inl"
 
 #include "kernels/pack.inl"
+
+#include "kernels/encode.inl"
 
 #include "kernels/rowwise.inl"
 

@@ -5,24 +5,71 @@
 // running sum that starts at +0. Which outputs share a pass is free; the order within one is not.
 
 template <Product P>
-constexpr bool kPairs = V::kHasDot && P == Product::bf16_bf16;
+constexpr bool kPairs = V::kHasDot && (P == Product::bf16_bf16 || P == Product::bf16_compact);
 // k per step of floats, or one dword of a pair.
 template <Product P>
-constexpr int kActivationsPerStep =
-    (P == Product::f32_bf16 || P == Product::bf16_wide || (P == Product::bf16_bf16 && !kPairs<P>)) ? 2 : 1;
+constexpr int kActivationsPerStep = k_per_step(P) == 2 && !kPairs<P> ? 2 : 1;
 template <Product P>
 constexpr int kWeightBytes = P == Product::f32_f16 ? 2 : 4;
 template <Product P>
-constexpr std::int64_t kStepBytes = kPanel * (P == Product::bf16_wide ? 8 : kWeightBytes<P>);
+constexpr std::int64_t kStepBytes = step_bytes(P);
 
 // What a product's weights are once they are floats.
 template <Product P>
-constexpr Product kWide = P == Product::f32_bf16 || P == Product::f32_f16 ? Product::f32_f32
-                          : P == Product::bf16_bf16 && !kPairs<P>         ? Product::bf16_wide
-                                                                          : P;
+constexpr Product kWide = kPairs<P> || P == Product::f32_f32                      ? P
+                          : P == Product::bf16_bf16 || P == Product::bf16_compact ? Product::bf16_wide
+                          : P == Product::bf16_wide                               ? P
+                                                                                  : Product::f32_f32;
 
 // With all registers taken by sums, loads of the next k must not move up: they would push sums out.
 inline __attribute__((always_inline)) void keep_order() { asm volatile("" ::: "memory"); }
+
+template <int M, int N>
+inline __attribute__((always_inline)) void clear(V::F (&acc)[M][N]) {
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) acc[m][n] = V::zero();
+  }
+}
+
+// Adds a chunk's sums to the running ones; vector n's lanes begin at place(n).
+template <int M, int N, class Place>
+inline __attribute__((always_inline)) void add_to_sums(const V::F (&acc)[M][N], float* sum, bool first,
+                                                       const Place& place) {
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) {
+      float* at = sum + m * kPanel + place(n);
+      V::store(at, V::add(first ? V::zero() : V::load(at), acc[m][n]));
+    }
+  }
+}
+
+// acc[m][n] += two k of bf16 weights, one after the other: widen(odd, n) gives vector n of either.
+template <bool OddFirst, int M, int N, class Widen, class Place>
+inline __attribute__((always_inline)) void multiply_halves(V::F (&acc)[M][N], const char* a, const Widen& widen,
+                                                           [[maybe_unused]] float* widened, const Place& place) {
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    const bool odd = (half == 0) == OddFirst;
+    V::F w[N];
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) w[n] = widen(odd, n);
+    if (widened != nullptr) {
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) V::store(widened + half * kPanel + place(n), w[n]);
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      const V::F x = V::broadcast(a + (odd ? M + m : m) * 4);
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) acc[m][n] = V::fma(x, w[n], acc[m][n]);
+    }
+    if constexpr (M * N >= V::kCrowded) keep_order();
+  }
+}
 
 // acc[m][n] += one step of the panel's vectors first … first + N - 1.
 template <Product P, int M, int N>
@@ -57,26 +104,9 @@ inline __attribute__((always_inline)) void multiply_step(V::F (&acc)[M][N], cons
       for (int n = 0; n < N; ++n) acc[m][n] = V::dot_bf16(acc[m][n], x, w[n]);
     }
   } else if constexpr (kActivationsPerStep<P> == 2) {
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
-      const bool odd = (half == 0) == (P == Product::bf16_bf16);
-      V::F w[N];
-#pragma GCC unroll 16
-      for (int n = 0; n < N; ++n) w[n] = odd ? V::odd_bf16(lane(n)) : V::even_bf16(lane(n));
-      if constexpr (kWide<P> != P) {
-        if (widened != nullptr) {
-#pragma GCC unroll 16
-          for (int n = 0; n < N; ++n) V::store(widened + half * kPanel + n * V::kWidth, w[n]);
-        }
-      }
-#pragma GCC unroll 16
-      for (int m = 0; m < M; ++m) {
-        const V::F x = V::broadcast(a + (odd ? M + m : m) * 4);
-#pragma GCC unroll 16
-        for (int n = 0; n < N; ++n) acc[m][n] = V::fma(x, w[n], acc[m][n]);
-      }
-      if constexpr (M * N >= V::kCrowded) keep_order();
-    }
+    multiply_halves<P == Product::bf16_bf16>(
+        acc, a, [&](bool odd, int n) { return odd ? V::odd_bf16(lane(n)) : V::even_bf16(lane(n)); }, widened,
+        [](int n) { return n * V::kWidth; });
   } else {
     V::F w[N];
 #pragma GCC unroll 16
@@ -123,7 +153,9 @@ struct Walk {
     }
   }
   __attribute__((always_inline)) void step(std::int64_t s) {
-    if (s != due) return;
+    if (s == due) fetch();
+  }
+  __attribute__((always_inline)) void fetch() {
     due += every;
     const char* at = run + page + ((line + page / 8) & (kPage - 1));
     __builtin_prefetch(at, 0, 2);
@@ -148,11 +180,7 @@ inline __attribute__((always_inline)) void add_chunk(const char* a, const char* 
                                                      float* sum, bool first, Walk& walk, std::int64_t near_by,
                                                      float* widened) {
   V::F acc[M][N];
-#pragma GCC unroll 16
-  for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) acc[m][n] = V::zero();
-  }
+  clear(acc);
   for (std::int64_t s = begin; s < end; ++s) {
     walk.step(s);
     if (near_by != 0) {
@@ -169,15 +197,10 @@ inline __attribute__((always_inline)) void add_chunk(const char* a, const char* 
     a += kActivationsPerStep<P> * M * 4;
     b += kStepBytes<P>;
   }
-#pragma GCC unroll 16
-  for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) {
-      float* at = sum + m * kPanel + n * V::kWidth;
-      V::store(at, V::add(first ? V::zero() : V::load(at), acc[m][n]));
-    }
-  }
+  add_to_sums(acc, sum, first, [](int n) { return n * V::kWidth; });
 }
+
+#include "kernels/compact.inl"
 
 template <Product P, int M>
 void matmul(const Tile& tile) {
@@ -189,17 +212,29 @@ void matmul(const Tile& tile) {
   constexpr int kPasses = kVectors / kAtOnce;
   Walk walk(tile.ahead);
   walk.every *= kPasses;
+  [[maybe_unused]] Patches patches(tile.codes);
   if (tile.steps == 0 && !tile.resume) {
     for (int i = 0; i < M * kPanel; ++i) tile.sum[i] = 0.0F;
   }
   for (std::int64_t done = 0; done < tile.steps;) {
     const std::int64_t left = tile.steps - done;
     const std::int64_t steps = left < chunk_steps(P) ? left : chunk_steps(P);
-    for (int v = 0; v < kVectors; v += kAtOnce) {
-      if (kPasses > 1 && walk.due >= 0) walk.due = done;  // every pass fetches its part
-      add_chunk<P, M, kAtOnce>(a, b + v * V::kWidth * kWeightBytes<P>, done, done + steps, tile.sum + v * V::kWidth,
-                               done == 0 && !tile.resume, walk, tile.ahead.near_by,
-                               widened == nullptr ? nullptr : widened + v * V::kWidth);
+    const bool first = done == 0 && !tile.resume;
+    [[maybe_unused]] const Patches at_chunk = patches;
+    for (int pass = 0; pass < kPasses; ++pass) {
+      if constexpr (is_compact(P)) {
+        if (kPasses > 1 && walk.due >= 0) walk.due = kLinesPerBlock * (done / 2);  // every pass fetches its part
+        patches = at_chunk;
+        const std::int64_t near_by = pass == 0 ? tile.ahead.near_by : 0;
+        add_compact_chunk<P, M, kAtOnce>(a, b, pass, done, done + steps, tile.sum, first, walk, near_by, widened,
+                                         tile.codes.table, patches);
+      } else {
+        const int v = pass * kAtOnce;
+        if (kPasses > 1 && walk.due >= 0) walk.due = done;
+        add_chunk<P, M, kAtOnce>(a, b + v * V::kWidth * kWeightBytes<P>, done, done + steps, tile.sum + v * V::kWidth,
+                                 first, walk, tile.ahead.near_by,
+                                 widened == nullptr ? nullptr : widened + v * V::kWidth);
+      }
     }
     if (widened != nullptr) widened += steps * kActivationsPerStep<P> * kPanel;
     a += steps * kActivationsPerStep<P> * M * 4;

@@ -12,6 +12,18 @@
 #include "weights/weights.h"
 
 namespace swiglu {
+namespace layer {
+
+/// Throws shape or usage unless the sizes are positive and fit into memory, and eps is a number.
+void check_config(const FfnConfig& config);
+
+/// A layer's two packed matrices when it is whole.
+struct Shapes {
+  weights::MatrixShape gate_up, down;
+};
+[[nodiscard]] Shapes whole_shapes(const FfnConfig& config);
+
+}  // namespace layer
 
 struct FeedForward::Impl {
   FeedForwardInfo info{};
@@ -31,6 +43,8 @@ struct FeedForward::Impl {
   float eps_as_float = 0;
 
   Impl(const LayerSource& source, Runner runner_in, int workers_in, const Options& options);
+  void pack(const LayerSource& source, const Options& options);
+  void take(const PackedSource& packed, const Options& options);
 
   /// Offsets of a block's areas in the workspace; every area 64-byte aligned.
   struct Areas {

@@ -25,44 +25,34 @@ void check_shape(const char* role, const std::shared_ptr<const TensorSource>& so
 
 void check(const LayerSource& source) {
   const auto [dim, hidden, eps] = source.config;
-  // 2^40 keeps every size computation of this library inside 64 bits; no memory holds such a layer.
-  std::int64_t elements = 0;
-  if (dim < 1 || hidden < 1 || __builtin_mul_overflow(dim, hidden, &elements) || elements > INT64_MAX / 64 ||
-      dim > (std::int64_t{1} << 40) || hidden > (std::int64_t{1} << 40)) {
-    throw Error(ErrorCode::shape,
-                fmt::format("dim {} and hidden {}: expected sizes from 1 that fit in memory", dim, hidden));
-  }
-  if (!(eps >= 0) || !std::isfinite(eps)) {
-    throw Error(ErrorCode::usage, fmt::format("eps: expected a number of at least 0, found {}", eps));
-  }
   check_shape("gate", source.gate, hidden, dim);
   check_shape("up", source.up, hidden, dim);
   check_shape("down", source.down, dim, hidden);
-  if (!source.norm.empty() && static_cast<std::int64_t>(source.norm.size()) != dim) {
-    throw Error(ErrorCode::shape,
-                fmt::format("the norm vector: expected {} elements, found {}", dim, source.norm.size()));
-  }
 }
 
 // In f32 compute weights stay as they are stored, in the widest type if gate and up differ.
-Product product_for(Compute compute, DType first, DType second) {
-  if (compute == Compute::bf16) return Product::bf16_bf16;
-  if (first != second || first == DType::f32 || first == DType::f64) return Product::f32_f32;
-  return first == DType::bf16 ? Product::f32_bf16 : Product::f32_f16;
+DType packed_type(Compute compute, DType first, DType second) {
+  if (compute == Compute::bf16) return DType::bf16;
+  return first != second || first == DType::f64 ? DType::f32 : first;
 }
 
-const char* storage_name(Product product) {
-  switch (product) {
-    case Product::f32_f32:
-      return "plain f32";
-    case Product::f32_f16:
-      return "plain f16";
-    case Product::f32_bf16:
-    case Product::bf16_bf16:
-    case Product::bf16_wide:
-      break;
+Product product_for(Compute compute, DType packed) {
+  if (compute == Compute::bf16) return Product::bf16_bf16;
+  return packed == DType::bf16 ? Product::f32_bf16 : packed == DType::f16 ? Product::f32_f16 : Product::f32_f32;
+}
+
+// A fixed table, measured (docs/speed.md).
+Storage storage_for(const Options& options, Isa isa, DType packed, const char* role) {
+  if (packed != DType::bf16) {
+    if (options.storage == Storage::compact) {
+      throw Error(ErrorCode::usage, fmt::format("compact storage is for weights packed as bf16, {} is packed as {}: "
+                                                "choose compute bf16, or plain storage",
+                                                role, name_of(packed)));
+    }
+    return Storage::plain;
   }
-  return "plain bf16";
+  if (options.storage != Storage::automatic) return options.storage;
+  return isa == Isa::scalar ? Storage::plain : Storage::compact;
 }
 
 // Rounds to nearest whatever mode the caller is in; store_double is compiled elsewhere, so the
@@ -80,6 +70,7 @@ struct Meter {
   std::int64_t elements;
   std::int64_t bytes;
   std::atomic<std::int64_t> done{0};
+  [[nodiscard]] weights::Progress progress() { return {&advance, this}; }
   static void advance(void* ctx, std::int64_t n) {
     auto& meter = *static_cast<Meter*>(ctx);
     const std::int64_t so_far = meter.done.fetch_add(n) + n;
@@ -89,22 +80,55 @@ struct Meter {
   }
 };
 
+// Options that a packed layer can be run with as it is; with others it is unpacked and packed anew.
+bool fits(const PackedSource& packed, const Options& options) {
+  if (options.reducer != nullptr) return false;
+  for (const auto part : {PackedSource::Part::gate_up, PackedSource::Part::down}) {
+    const auto [dtype, storage, index_bytes, payload_bytes] = packed.matrix(part);
+    if (options.compute == Compute::bf16 && dtype != DType::bf16) return false;
+    if (options.storage != Storage::automatic && options.storage != storage) return false;
+  }
+  return true;
+}
+
 }  // namespace
+
+namespace layer {
+
+void check_config(const FfnConfig& config) {
+  const auto [dim, hidden, eps] = config;
+  // 2^40 keeps every size computation of this library inside 64 bits; no memory holds such a layer.
+  std::int64_t elements = 0;
+  if (dim < 1 || hidden < 1 || __builtin_mul_overflow(dim, hidden, &elements) || elements > INT64_MAX / 64 ||
+      dim > (std::int64_t{1} << 40) || hidden > (std::int64_t{1} << 40)) {
+    throw Error(ErrorCode::shape,
+                fmt::format("dim {} and hidden {}: expected sizes from 1 that fit in memory", dim, hidden));
+  }
+  if (!(eps >= 0) || !std::isfinite(eps)) {
+    throw Error(ErrorCode::usage, fmt::format("eps: expected a number of at least 0, found {}", eps));
+  }
+}
+
+Shapes whole_shapes(const FfnConfig& config) {
+  const auto borders = group_borders(config.hidden);
+  return {weights::gate_up_shape(0, config.hidden, config.dim),
+          weights::down_shape(config.dim, {borders.begin(), borders.end()})};
+}
+
+}  // namespace layer
 
 FeedForward::Impl::Impl(const LayerSource& source, Runner runner_in, int workers_in, const Options& options)
     : runner(runner_in), workers(workers_in), reducer(options.reducer), norm(source.norm) {
-  check(source);
+  layer::check_config(source.config);
+  if (!norm.empty() && std::ssize(norm) != source.config.dim) {
+    throw Error(ErrorCode::shape,
+                fmt::format("the norm vector: expected {} elements, found {}", source.config.dim, norm.size()));
+  }
   dim_as_float = to_float(static_cast<double>(source.config.dim));
   eps_as_float = to_float(source.config.eps);
-  const bool all_bf16 =
-      source.gate->dtype() == DType::bf16 && source.up->dtype() == DType::bf16 && source.down->dtype() == DType::bf16;
   info.config = source.config;
   info.isa = resolve_isa(options.isa);
-  info.compute = options.compute != Compute::automatic ? options.compute : all_bf16 ? Compute::bf16 : Compute::f32;
   table = kernels::find_table(name_of(info.isa));
-  gate_up_product = product_for(info.compute, source.gate->dtype(), source.up->dtype());
-  down_product = product_for(info.compute, source.down->dtype(), source.down->dtype());
-
   if (reducer != nullptr) {
     if (reducer->size() < 1 || reducer->rank() < 0 || reducer->rank() >= reducer->size()) {
       throw Error(ErrorCode::usage, fmt::format("rank {} of {}: not a rank", reducer->rank(), reducer->size()));
@@ -112,26 +136,62 @@ FeedForward::Impl::Impl(const LayerSource& source, Runner runner_in, int workers
     groups = layer::owned_groups(reducer->rank(), reducer->size());
   }
   subtrees = layer::subtrees(groups);
-  const auto all = layer::group_borders(source.config.hidden);
-  const std::vector<std::int64_t> borders(all.begin() + groups.first, all.begin() + groups.last + 1);
-  local_hidden = borders.back() - borders.front();
-
-  Meter meter{options, local_hidden * source.config.dim * 3, 0};
-  const auto bytes_of = [](Product p) { return p == Product::f32_f32 ? 4 : 2; };
-  meter.bytes = local_hidden * source.config.dim * (2 * bytes_of(gate_up_product) + bytes_of(down_product));
-  weights::Progress progress;
-  if (options.progress != nullptr) progress = {&Meter::advance, &meter};
-  gate_up = weights::pack_gate_up(*table, *source.gate, *source.up, borders.front(), borders.back(), gate_up_product,
-                                  runner, progress);
-  down = weights::pack_down(*table, *source.down, borders, down_product, runner, progress);
-
-  info.gate_up.storage = storage_name(gate_up_product);
-  info.down.storage = storage_name(down_product);
-  info.packed_bytes = gate_up.size_bytes() + down.size_bytes();
+  if (source.packed != nullptr && fits(*source.packed, options)) {
+    take(*source.packed, options);
+  } else {
+    pack(unpack(source, runner), options);
+  }
+  gate_up_product = product_for(info.compute, gate_up.dtype());
+  down_product = product_for(info.compute, down.dtype());
+  info.gate_up = gate_up.info();
+  info.down = down.info();
+  info.packed_bytes = info.gate_up.bytes + info.down.bytes;
   info.bits_per_weight = local_hidden == 0
                              ? 0.0
                              : 8.0 * static_cast<double>(info.packed_bytes) /
                                    (3.0 * static_cast<double>(local_hidden) * static_cast<double>(source.config.dim));
+}
+
+void FeedForward::Impl::pack(const LayerSource& source, const Options& options) {
+  check(source);
+  const bool all_bf16 =
+      source.gate->dtype() == DType::bf16 && source.up->dtype() == DType::bf16 && source.down->dtype() == DType::bf16;
+  info.compute = options.compute != Compute::automatic ? options.compute : all_bf16 ? Compute::bf16 : Compute::f32;
+  const DType gate_up_type = packed_type(info.compute, source.gate->dtype(), source.up->dtype());
+  const DType down_type = packed_type(info.compute, source.down->dtype(), source.down->dtype());
+  const Storage gate_up_storage = storage_for(options, info.isa, gate_up_type, "gate and up");
+  const Storage down_storage = storage_for(options, info.isa, down_type, "down");
+  const auto all = layer::group_borders(source.config.hidden);
+  const std::vector<std::int64_t> borders(all.begin() + groups.first, all.begin() + groups.last + 1);
+  local_hidden = borders.back() - borders.front();
+  Meter meter{options, local_hidden * source.config.dim * 3, 0};
+  meter.bytes = local_hidden * source.config.dim * (2 * size_of(gate_up_type) + size_of(down_type));
+  const weights::Progress progress = options.progress == nullptr ? weights::Progress{} : meter.progress();
+  gate_up = weights::pack_gate_up(*source.gate, *source.up, borders.front(), borders.back(), gate_up_type,
+                                  {*table, runner, gate_up_storage, progress});
+  down = weights::pack_down(*source.down, borders, down_type, {*table, runner, down_storage, progress});
+}
+
+void FeedForward::Impl::take(const PackedSource& packed, const Options& options) {
+  const FfnConfig& config = info.config;
+  if (packed.config().dim != config.dim || packed.config().hidden != config.hidden) {
+    throw Error(ErrorCode::shape, fmt::format("{}: expected dim {} and hidden {}, found {} and {}", packed.name(),
+                                              config.dim, config.hidden, packed.config().dim, packed.config().hidden));
+  }
+  info.compute = options.compute != Compute::automatic ? options.compute : packed.compute();
+  local_hidden = config.hidden;
+  const layer::Shapes shapes = layer::whole_shapes(config);
+  Meter meter{options, 3 * config.dim * config.hidden, 0};
+  for (const auto part : {PackedSource::Part::gate_up, PackedSource::Part::down}) {
+    meter.bytes += packed.matrix(part).payload_bytes;
+  }
+  const weights::Progress progress = options.progress == nullptr ? weights::Progress{} : meter.progress();
+  gate_up = weights::load_packed(shapes.gate_up, packed, PackedSource::Part::gate_up, runner, progress);
+  down = weights::load_packed(shapes.down, packed, PackedSource::Part::down, runner, progress);
+  if (info.compute == Compute::bf16 && (gate_up.dtype() != DType::bf16 || down.dtype() != DType::bf16)) {
+    throw Error(ErrorCode::format, fmt::format("{}: expected bf16 weights for compute bf16, found {} and {}",
+                                               packed.name(), name_of(gate_up.dtype()), name_of(down.dtype())));
+  }
 }
 
 }  // namespace swiglu

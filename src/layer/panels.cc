@@ -33,39 +33,43 @@ const std::byte* PanelProduct::activations(std::int64_t tile, std::int64_t step)
 // that runs on into the next panel.
 void PanelProduct::stream(std::int64_t panel, std::int64_t piece, std::int64_t steps_before, float* sums) const {
   const int rows = tiling.rows_of(0);
-  const auto* at = static_cast<const std::byte*>(weights.piece(panel, piece));
+  const kernels::Product stored = weights.product(panel, product);
+  const std::byte* at = weights.piece(panel, piece);
   const PrefetchPolicy fetch = weights_prefetch(rows);
-  const auto* start = static_cast<const std::byte*>(weights.piece(0, 0));
-  const Ahead ahead = kernels::stream_ahead(start, at - start, weights.size_bytes(), kernels::step_bytes(product),
-                                            fetch.far, fetch.pages_log2, fetch.near_by);
-  plan.table->product[static_cast<int>(product)].matmul[rows](
-      {activations(0, steps_before), at, sums, weights.steps(piece), false, ahead});
+  const weights::Stream memory = weights.panel(panel).stream;
+  const Ahead ahead = kernels::stream_ahead(memory.start, at - memory.start, memory.bytes,
+                                            kernels::counted_bytes(stored), fetch.far, fetch.pages_log2, fetch.near_by);
+  Tile tile{activations(0, steps_before), at, sums, weights.steps(piece), false, ahead};
+  tile.codes = weights.codes(panel, piece, 0);
+  plan.table->product[static_cast<int>(stored)].matmul[rows](tile);
 }
 
 void PanelProduct::run(const PanelTasks::Task& task, std::int64_t piece, std::int64_t steps_before, float* sums) const {
   if (tiling.tiles == 1) return stream(task.panel, piece, steps_before, sums);
   const auto& table = plan.table->product;
-  const auto& narrow = table[static_cast<int>(product)];
+  const kernels::Product stored = weights.product(task.panel, product);
+  const auto& narrow = table[static_cast<int>(stored)];
   // The first tile leaves the weights widened for the others.
   const std::int64_t tiles = task.last_tile - task.first_tile;
-  const bool widens = narrow.wide != product && tiles > 1;
+  const bool widens = narrow.wide != stored && tiles > 1;
   const auto& others = table[static_cast<int>(narrow.wide)];
   // bf16 to f32_f32 makes two steps of one; the others keep their number.
-  const std::int64_t wide_steps = widens && product == kernels::Product::f32_bf16 ? 2 : 1;
-  const std::int64_t step_bytes = kernels::step_bytes(product);
-  const std::int64_t chunk = kernels::chunk_steps(product);
+  const std::int64_t wide_steps = kernels::k_per_step(stored) / kernels::k_per_step(narrow.wide);
+  const std::int64_t step_bytes = kernels::step_bytes(stored);
+  const std::int64_t chunk = kernels::chunk_steps(stored);
   const std::int64_t all = weights.steps(piece);
   const std::int64_t near_by = weights_prefetch(tiling.rows_of(task.first_tile)).near_by;
   alignas(64) float widened[kWidened];
   // All tiles together fetch, evenly, the chunk that follows in memory.
   Ahead ahead;
   ahead.at = weights.piece(task.panel, piece);
-  ahead.bytes = all * step_bytes + kChunkBytes;
+  ahead.bytes = kernels::piece_bytes(stored, all) + kChunkBytes;
   ahead.pages_log2 = 3;
   for (std::int64_t begin = 0;;) {
     const std::int64_t steps = std::min(chunk, all - begin);
     const auto* at = static_cast<const std::byte*>(ahead.at) + begin * step_bytes;
     const std::int64_t pairs = steps * step_bytes / kPairBytes;
+    const kernels::Codes codes = weights.codes(task.panel, piece, begin);
     for (std::int64_t i = 0; i < tiles; ++i) {
       const std::int64_t t = task.first_tile + i;
       const bool wide = widens && i > 0;
@@ -78,9 +82,11 @@ void PanelProduct::run(const PanelTasks::Task& task, std::int64_t piece, std::in
                 begin > 0,
                 ahead};
       tile.ahead.done = (begin * step_bytes + kChunkBytes) / kPairBytes + first_pair;
-      tile.ahead.every = std::max<std::int64_t>(tile.steps / std::max<std::int64_t>(share, 1), 1);
+      const std::int64_t counts = wide ? tile.steps : steps * step_bytes / kernels::counted_bytes(stored);
+      tile.ahead.every = std::max<std::int64_t>(counts / std::max<std::int64_t>(share, 1), 1);
       if (i == 0) tile.ahead.near_by = near_by;
       if (i == 0 && widens) tile.widened = widened;
+      if (!wide) tile.codes = codes;
       (wide ? others : narrow).matmul[tiling.rows_of(t)](tile);
     }
     begin += steps;

@@ -6,13 +6,12 @@
 
 #include "base/cpu.h"
 #include "base/parallel.h"
+#include "weights/compact.h"
 #include "weights/convert.h"
 #include "weights/weights.h"
 
 namespace swiglu::weights {
 namespace {
-
-using kernels::Product;
 
 // Blocks of 32 rows stay in L2 between reading and transposing, and are long enough for positioned reads.
 constexpr std::int64_t kRowBytes = 8192;
@@ -29,21 +28,23 @@ struct Half {
 // What a task needs to pack a panel.
 class Scratch {
  public:
-  Scratch(std::int64_t rows_bytes, std::int64_t source_bytes)
-      : bytes_(rows_bytes + source_bytes), source_(rows_bytes) {}
-  [[nodiscard]] std::byte* rows() const noexcept { return bytes_.data(); }
+  Scratch(std::int64_t plain_bytes, std::int64_t rows_bytes, std::int64_t source_bytes)
+      : bytes_(plain_bytes + rows_bytes + source_bytes), rows_(plain_bytes), source_(plain_bytes + rows_bytes) {}
+  [[nodiscard]] std::byte* plain() const noexcept { return bytes_.data(); }  ///< a panel, for compact storage
+  [[nodiscard]] std::byte* rows() const noexcept { return bytes_.data() + rows_; }
   [[nodiscard]] std::byte* source() const noexcept { return bytes_.data() + source_; }
 
  private:
   Buffer bytes_;
+  std::int64_t rows_;
   std::int64_t source_;
 };
 
 // Each running task borrows one, so that there are as many as threads, whoever runs the tasks.
 class Scratches {
  public:
-  Scratches(std::int64_t rows_bytes, std::int64_t source_bytes)
-      : rows_bytes_(rows_bytes), source_bytes_(source_bytes) {}
+  Scratches(std::int64_t plain_bytes, std::int64_t rows_bytes, std::int64_t source_bytes)
+      : plain_bytes_(plain_bytes), rows_bytes_(rows_bytes), source_bytes_(source_bytes) {}
   Scratch borrow() {
     {
       const std::lock_guard lock(mutex_);
@@ -53,7 +54,7 @@ class Scratches {
         return last;
       }
     }
-    return {rows_bytes_, source_bytes_};
+    return {plain_bytes_, rows_bytes_, source_bytes_};
   }
   void give_back(Scratch scratch) {
     const std::lock_guard lock(mutex_);
@@ -61,6 +62,7 @@ class Scratches {
   }
 
  private:
+  std::int64_t plain_bytes_;
   std::int64_t rows_bytes_;
   std::int64_t source_bytes_;
   std::mutex mutex_;
@@ -80,43 +82,52 @@ std::int64_t block_columns(std::int64_t columns, std::int64_t item) {
 
 class Packer {
  public:
-  Packer(const kernels::Table& table, std::int64_t panels, std::vector<std::int64_t> borders, Product product,
-         std::initializer_list<DType> types)
-      : table_(table), first_(borders.front()), last_(borders.back()), product_(product),
-        unit_(product == Product::f32_f32 ? 4 : 2), per_step_(kernels::k_per_step(product)),
+  Packer(const MatrixShape& shape, DType dtype, const Packing& packing, std::initializer_list<DType> types)
+      : packing_(packing), matrix_(shape, dtype, packing.storage), first_(shape.borders.front()),
+        last_(shape.borders.back()), dtype_(dtype), unit_(size_of(dtype)), per_step_(dtype == DType::bf16 ? 2 : 1),
         item_(std::max(unit_, size_of(std::max(types, [](DType a, DType b) { return size_of(a) < size_of(b); })))),
-        direct_(std::all_of(types.begin(), types.end(), [&](DType type) { return is_packed(type); })),
-        block_(block_columns(last_ - first_, item_)),
-        scratches_(kernels::kPanel * padded_row(block_), kernels::kLanes * block_ * item_) {
-    matrix_.panels_ = panels;
-    std::vector<std::int64_t> piece_starts;
-    for (std::size_t i = 0; i + 1 < borders.size(); ++i) {
-      matrix_.steps_.push_back((borders[i + 1] - borders[i] + per_step_ - 1) / per_step_);
-      piece_starts.push_back(panel_bytes_);
-      panel_bytes_ += matrix_.steps_.back() * kernels::step_bytes(product);  // a multiple of 64
-    }
-    for (std::int64_t p = 0; p < panels; ++p) {
-      for (const std::int64_t start : piece_starts) matrix_.offsets_.push_back(p * panel_bytes_ + start);
-    }
-    matrix_.bytes_ = Buffer(panels * panel_bytes_);
+        direct_(std::all_of(types.begin(), types.end(), [&](DType type) { return type == dtype; })),
+        compact_(matrix_.storage() == Storage::compact), block_(block_columns(last_ - first_, item_)),
+        scratches_(compact_ ? matrix_.panel_bytes(false) : 0, kernels::kPanel * padded_row(block_),
+                   kernels::kLanes * block_ * item_) {
+    const auto memory = std::make_shared<const Buffer>(matrix_.panels() * matrix_.panel_bytes(compact_));
+    memory_ = memory->data();
+    for (std::int64_t p = 0; p < matrix_.panels(); ++p) matrix_.panel(p).stream = {memory_, memory->size()};
+    matrix_.keep(memory);
   }
 
   template <class HalvesOf>
-  PackedMatrix run(const HalvesOf& halves_of, const Runner& runner, const Progress& progress) {
-    parallel_for(runner, matrix_.panels_, [&](std::int64_t panel) {
+  PackedMatrix run(const HalvesOf& halves_of) {
+    parallel_for(packing_.runner, matrix_.panels(), [&](std::int64_t panel) {
       const FloatMode exact(FloatMode::kExact);
       Scratch scratch = scratches_.borrow();
-      pack_panel(panel, {halves_of(panel, 0), halves_of(panel, 1)}, scratch, progress);
+      pack_panel(panel, {halves_of(panel, 0), halves_of(panel, 1)}, scratch);
       scratches_.give_back(std::move(scratch));
     });
     return std::move(matrix_);
   }
 
  private:
+  [[gnu::noinline]] void pack_panel(std::int64_t p, const Half (&halves)[2], const Scratch& scratch) {
+    std::byte* place = memory_ + p * matrix_.panel_bytes(compact_);
+    Panel& panel = matrix_.panel(p);
+    panel.bytes = place;
+    if (!compact_) return interleave(halves, scratch, place);
+    interleave(halves, scratch, scratch.plain());
+    const std::int64_t plain_bytes = matrix_.panel_bytes(false);
+    panel.compact =
+        choose_table(panel, scratch.plain(), plain_bytes / kernels::step_bytes(kernels::Product::bf16_bf16));
+    if (panel.compact) return encode_panel(panel, matrix_, packing_.table, scratch.plain(), place);
+    panel.patches = {};
+    panel.own = Buffer(plain_bytes);
+    panel.bytes = panel.own.data();
+    panel.stream = {panel.own.data(), plain_bytes};
+    std::memcpy(panel.own.data(), scratch.plain(), static_cast<std::size_t>(plain_bytes));
+  }
+
   // The pieces of a panel follow each other, and all but the last hold whole steps: a panel is one run of steps.
-  [[gnu::noinline]] void pack_panel(std::int64_t panel, const Half (&halves)[2], const Scratch& scratch,
-                                    const Progress& progress) const {
-    std::byte* out = matrix_.bytes_.data() + panel * panel_bytes_;
+  void interleave(const Half (&halves)[2], const Scratch& scratch, std::byte* out) const {
+    const Progress& progress = packing_.progress;
     for (std::int64_t k = first_; k < last_; k += block_) {
       const std::int64_t n = std::min(block_, last_ - k);
       const std::int64_t steps = (n + per_step_ - 1) / per_step_;
@@ -133,8 +144,9 @@ class Packer {
                     static_cast<std::size_t>((kernels::kLanes - half.rows) * row_bytes));
         rows += kernels::kLanes * row_bytes;
       }
-      (product_ == Product::f32_f16 ? table_.interleave16 : table_.interleave32)(out, scratch.rows(), row_bytes, steps);
-      out += steps * kernels::step_bytes(product_);
+      const kernels::Table& table = packing_.table;
+      (dtype_ == DType::f16 ? table.interleave16 : table.interleave32)(out, scratch.rows(), row_bytes, steps);
+      out += steps * kernels::kPanel * per_step_ * unit_;
     }
   }
 
@@ -143,9 +155,9 @@ class Packer {
                     std::int64_t n) const {
     const DType type = half.source->dtype();
     for (std::int64_t r = 0; r < half.rows; ++r, rows += row_bytes, source += n * size_of(type)) {
-      if (is_packed(type)) {
+      if (type == dtype_) {
         std::memcpy(rows, source, static_cast<std::size_t>(n * unit_));
-      } else if (product_ == Product::f32_f32) {
+      } else if (dtype_ == DType::f32) {
         convert_to_f32(reinterpret_cast<float*>(rows), source, type, n);
       } else {
         convert_to_bf16(reinterpret_cast<std::uint16_t*>(rows), source, type, n);
@@ -154,53 +166,43 @@ class Packer {
     }
   }
 
-  [[nodiscard]] bool is_packed(DType type) const {
-    return type == (product_ == Product::f32_f32   ? DType::f32
-                    : product_ == Product::f32_f16 ? DType::f16
-                                                   : DType::bf16);
-  }
   // Of a converted row; one line more than the row where rows would conflict.
   [[nodiscard]] std::int64_t padded_row(std::int64_t n) const {
     const std::int64_t bytes = (n + per_step_ - 1) / per_step_ * per_step_ * unit_;
     return (bytes + kLine - 1) / kLine * kLine + kLine;
   }
 
-  const kernels::Table& table_;
+  const Packing& packing_;
+  PackedMatrix matrix_;
   std::int64_t first_;
   std::int64_t last_;
-  Product product_;
+  DType dtype_;
   std::int64_t unit_;      // bytes of a packed element
   std::int64_t per_step_;  // elements of a row in a panel step
   std::int64_t item_;      // bytes of an element where it is widest
   bool direct_;            // nothing to convert
+  bool compact_;
   std::int64_t block_;
-  std::int64_t panel_bytes_ = 0;
   Scratches scratches_;
-  PackedMatrix matrix_;
+  std::byte* memory_ = nullptr;
 };
 
-PackedMatrix pack_gate_up(const kernels::Table& table, const TensorSource& gate, const TensorSource& up,
-                          std::int64_t row0, std::int64_t row1, Product product, const Runner& runner,
-                          const Progress& progress) {
-  Packer packer(table, (row1 - row0 + kernels::kLanes - 1) / kernels::kLanes, {0, gate.cols()}, product,
-                {gate.dtype(), up.dtype()});
-  return packer.run(
-      [&](std::int64_t panel, int half) {
-        const std::int64_t row = row0 + panel * kernels::kLanes;
-        return Half{half == 0 ? &gate : &up, row, std::min<std::int64_t>(kernels::kLanes, row1 - row)};
-      },
-      runner, progress);
+PackedMatrix pack_gate_up(const TensorSource& gate, const TensorSource& up, std::int64_t row0, std::int64_t row1,
+                          DType dtype, const Packing& packing) {
+  Packer packer(gate_up_shape(row0, row1, gate.cols()), dtype, packing, {gate.dtype(), up.dtype()});
+  return packer.run([&](std::int64_t panel, int half) {
+    const std::int64_t row = row0 + panel * kernels::kLanes;
+    return Half{half == 0 ? &gate : &up, row, std::min<std::int64_t>(kernels::kLanes, row1 - row)};
+  });
 }
 
-PackedMatrix pack_down(const kernels::Table& table, const TensorSource& down, const std::vector<std::int64_t>& borders,
-                       Product product, const Runner& runner, const Progress& progress) {
-  Packer packer(table, (down.rows() + kernels::kPanel - 1) / kernels::kPanel, borders, product, {down.dtype()});
-  return packer.run(
-      [&](std::int64_t panel, int half) {
-        const std::int64_t row = panel * kernels::kPanel + half * kernels::kLanes;
-        return Half{&down, row, std::clamp<std::int64_t>(down.rows() - row, 0, kernels::kLanes)};
-      },
-      runner, progress);
+PackedMatrix pack_down(const TensorSource& down, const std::vector<std::int64_t>& borders, DType dtype,
+                       const Packing& packing) {
+  Packer packer(down_shape(down.rows(), borders), dtype, packing, {down.dtype()});
+  return packer.run([&](std::int64_t panel, int half) {
+    const std::int64_t row = panel * kernels::kPanel + half * kernels::kLanes;
+    return Half{&down, row, std::clamp<std::int64_t>(down.rows() - row, 0, kernels::kLanes)};
+  });
 }
 
 }  // namespace swiglu::weights

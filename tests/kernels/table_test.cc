@@ -22,7 +22,8 @@ namespace {
 using kernels::kPanel;
 using kernels::Product;
 
-constexpr const char* kProductNames[] = {"f32_f32", "f32_bf16", "f32_f16", "bf16_bf16", "bf16_wide"};
+constexpr const char* kProductNames[] = {"f32_f32",   "f32_bf16",    "f32_f16",     "bf16_bf16",
+                                         "bf16_wide", "f32_compact", "bf16_compact"};
 
 float random_value(std::mt19937& engine) {
   std::normal_distribution<float> normal;
@@ -44,20 +45,53 @@ float random_value(std::mt19937& engine) {
 struct Operands {
   std::vector<std::byte> activations;
   std::vector<std::byte> weights;
+  std::vector<std::byte> plain;  // of compact weights, as what follows
+  std::vector<unsigned char> table{0x3f, 0xbf, 0x3e, 0xbe, 0x40, 0xc0, 0x3d, 0xbd,
+                                   0x00, 0x80, 0x7f, 0xff, 0x01, 0x02, 0x03, 0x04};
+  std::vector<kernels::Patch> patches;
+
+  // From the scalar encoder; about one word in forty is patched.
+  void make_compact(std::int64_t steps) {
+    plain = weights;
+    patches.resize(static_cast<std::size_t>(steps * kPanel * 2));
+    weights.assign(static_cast<std::size_t>(kernels::piece_bytes(Product::bf16_compact, steps)) + 64, std::byte{0x5a});
+    const auto found = kernels::kScalar.encode({plain.data(), steps, table.data(), weights.data(), patches.data()});
+    patches.resize(static_cast<std::size_t>(found));
+    std::sort(patches.begin(), patches.end());
+    patches.push_back(kernels::kNoPatch);
+  }
+  // For a call that begins at `step`.
+  [[nodiscard]] kernels::Codes codes(std::int64_t step) const {
+    if (patches.empty()) return {};
+    const auto* first = patches.data();
+    while (kernels::step_of(*first) < step) ++first;
+    return {table.data(), first, step};
+  }
 };
+
+bool is_bf16_compute(Product product) {
+  return product == Product::bf16_bf16 || product == Product::bf16_wide || product == Product::bf16_compact;
+}
+
+// The same sums from plain weights.
+Product plain_of(Product product) {
+  return product == Product::f32_compact    ? Product::f32_bf16
+         : product == Product::bf16_compact ? Product::bf16_bf16
+                                            : product;
+}
 
 Operands operands(const kernels::ProductKernels& kernels, Product product, int rows, std::int64_t steps) {
   std::mt19937 engine(static_cast<unsigned>(steps * 100 + rows));
-  const bool bf16_weights = product == Product::f32_bf16 || product == Product::bf16_bf16;
+  const bool bf16_weights = plain_of(product) == Product::f32_bf16 || plain_of(product) == Product::bf16_bf16;
   const std::int64_t k = kernels::k_per_step(product) * steps;
   Operands made;
   made.activations.resize(static_cast<std::size_t>(k * rows * (kernels.pairs ? 2 : 4) + 64));
-  made.weights.resize(static_cast<std::size_t>(steps * kernels::step_bytes(product) + 64));
+  made.weights.resize(static_cast<std::size_t>(steps * kernels::step_bytes(plain_of(product)) + 64));
   for (std::int64_t i = 0; i < k; ++i) {
     for (int r = 0; r < rows; ++r) {
       float x = random_value(engine);
       const std::uint16_t half = bf16_from_float(x);
-      if (product == Product::bf16_bf16 || product == Product::bf16_wide) x = float_from_bf16(half);
+      if (is_bf16_compute(product)) x = float_from_bf16(half);
       if (kernels.pairs) {
         std::memcpy(made.activations.data() + (i / 2 * rows + r) * 4 + i % 2 * 2, &half, 2);
       } else {
@@ -76,6 +110,7 @@ Operands operands(const kernels::ProductKernels& kernels, Product product, int r
       if (bf16_weights) std::memcpy(made.weights.data() + (i / 2 * kPanel + n) * 4 + i % 2 * 2, &half, 2);
     }
   }
+  if (kernels::is_compact(product)) made.make_compact(steps);
   return made;
 }
 
@@ -84,13 +119,12 @@ class TableRow : public ::testing::Test {
   TableRow(Isa isa, Product product, int rows) : isa_(isa), product_(product), rows_(rows) {}
   void TestBody() override {
     const auto& fast = kernels::find_table(name_of(isa_))->product[static_cast<int>(product_)];
-    const auto& scalar = kernels::kScalar.product[static_cast<int>(product_)];
+    const auto& scalar = kernels::kScalar.product[static_cast<int>(plain_of(product_))];
     for (const std::int64_t steps : {0, 1, 3, 255, 256, 257, 511, 512, 513, 1025}) {
       const Operands mine = operands(fast, product_, rows_, steps);
       std::vector<float> got(static_cast<std::size_t>(rows_ * kPanel), 1.0F);
       std::vector<float> expected(got.size(), 2.0F);
-      const bool bf16 = product_ == Product::bf16_bf16 || product_ == Product::bf16_wide;
-      const FloatMode mode(bf16 ? FloatMode::kFlush : FloatMode::kExact);
+      const FloatMode mode(is_bf16_compute(product_) ? FloatMode::kFlush : FloatMode::kExact);
       kernels::Ahead ahead;  // fetches whatever is there
       ahead.at = mine.weights.data();
       ahead.bytes = static_cast<std::int64_t>(mine.weights.size());
@@ -98,8 +132,9 @@ class TableRow : public ::testing::Test {
       ahead.every = 1 + rows_ % 3;
       ahead.pages_log2 = rows_ % 4;
       ahead.near_by = rows_ % 2 * 512;
-      fast.matmul[rows_]({mine.activations.data(), mine.weights.data(), got.data(), steps, false, ahead});
-      const Operands plain = operands(scalar, product_, rows_, steps);
+      fast.matmul[rows_](
+          {mine.activations.data(), mine.weights.data(), got.data(), steps, false, ahead, nullptr, mine.codes(0)});
+      const Operands plain = operands(scalar, plain_of(product_), rows_, steps);
       for (int r = 0; r < rows_; ++r) expect_row(scalar, plain, steps, r, expected);
       ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * 4), 0) << steps << " steps";
     }
@@ -149,20 +184,27 @@ TEST(KernelTable, widened_weights_give_the_same_bits) {
       const Product wide = table[p].wide;
       if (wide == product) continue;
       const std::int64_t chunk = kernels::chunk_steps(product);
-      const FloatMode mode(product == Product::bf16_bf16 ? FloatMode::kFlush : FloatMode::kExact);
+      const FloatMode mode(is_bf16_compute(product) ? FloatMode::kFlush : FloatMode::kExact);
       for (int rows = 1; rows <= table[p].max_rows; ++rows) {
         for (const std::int64_t steps : {std::int64_t{1}, std::int64_t{3}, chunk, chunk + 1, 2 * chunk + 5}) {
           const Operands mine = operands(table[p], product, rows, steps);
           const std::int64_t a_step = kernels::k_per_step(product) * rows * 4;
           const std::int64_t wide_steps = kernels::k_per_step(product) / kernels::k_per_step(wide);
           std::vector<float> expected(static_cast<std::size_t>(rows * kPanel)), first(expected), others(expected);
-          table[p].matmul[rows]({mine.activations.data(), mine.weights.data(), expected.data(), steps, false, {}});
+          table[p].matmul[rows]({mine.activations.data(),
+                                 mine.weights.data(),
+                                 expected.data(),
+                                 steps,
+                                 false,
+                                 {},
+                                 nullptr,
+                                 mine.codes(0)});
           std::vector<float> widened(static_cast<std::size_t>(chunk * 2 * kPanel), -1.0F);
           for (std::int64_t at = 0; at < steps; at += chunk) {
             const std::int64_t n = std::min(chunk, steps - at);
             const auto* a = mine.activations.data() + at * a_step;
             const auto* w = mine.weights.data() + at * kernels::step_bytes(product);
-            table[p].matmul[rows]({a, w, first.data(), n, at > 0, {}, widened.data()});
+            table[p].matmul[rows]({a, w, first.data(), n, at > 0, {}, widened.data(), mine.codes(at)});
             table[static_cast<int>(wide)].matmul[rows]({a, widened.data(), others.data(), n * wide_steps, at > 0, {}});
           }
           const std::size_t bytes = expected.size() * 4;
@@ -262,6 +304,52 @@ TEST(KernelTable, transposes_copy_32_rows_to_steps_of_32) {
         }
       }
     }
+  }
+}
+
+// Every bf16 pattern in every place of a block comes back, on every tier and with tables of any bytes, and
+// encoders agree byte for byte.
+TEST(KernelTable, encoders_agree_and_lose_nothing) {
+  std::mt19937 engine(3);
+  constexpr std::int64_t kSteps = 2 * 128 + 1;  // an odd piece
+  for (std::uint32_t start = 0; start < 65536; start += 8191) {
+    Operands block;
+    for (auto& byte : block.table) byte = 0;
+    for (std::size_t i = 0; i < 16; ++i) block.table[i] = static_cast<unsigned char>(start / 256 + i * 11);
+    block.weights.resize(kSteps * 128);
+    for (std::int64_t i = 0; i < kSteps * 64; ++i) {
+      const auto half =
+          static_cast<std::uint16_t>(start + static_cast<std::uint32_t>(i) * (start % 2 == 0 ? 1U : engine()));
+      std::memcpy(block.weights.data() + i * 2, &half, 2);
+    }
+    Operands scalar = block;
+    scalar.make_compact(kSteps);
+    for (const Isa isa : available_isas()) {
+      const auto& table = *kernels::find_table(name_of(isa));
+      std::vector<std::byte> blocks(scalar.weights.size(), std::byte{0x5a});
+      std::vector<kernels::Patch> patches(kSteps * 64 + 1, kernels::kNoPatch);
+      const auto found =
+          table.encode({block.weights.data(), kSteps, block.table.data(), blocks.data(), patches.data()});
+      std::sort(patches.begin(), patches.begin() + found);
+      patches.resize(static_cast<std::size_t>(found) + 1);
+      ASSERT_EQ(patches, scalar.patches) << name_of(isa);
+      ASSERT_EQ(blocks, scalar.weights) << name_of(isa);
+    }
+    // Decoded here, from the description in kernel.h.
+    std::size_t patch = 0;
+    for (std::int64_t i = 0; i < kSteps * 64; ++i) {
+      const std::int64_t step = i / 64, line = i % 64 / 32, word = i % 32;
+      const std::int64_t at = word / 8 * 16 + line * 8 + word % 8;
+      const auto* in = reinterpret_cast<const unsigned char*>(scalar.weights.data()) + step / 2 * 192;
+      unsigned char high = scalar.table[in[128 + at] >> (4 * (step % 2)) & 15];
+      if ((scalar.patches[patch] >> 8) == static_cast<std::uint32_t>(2 * i + 1)) {
+        high = static_cast<unsigned char>(scalar.patches[patch++]);
+      }
+      std::uint16_t half = 0;
+      std::memcpy(&half, block.weights.data() + i * 2, 2);
+      ASSERT_EQ(half, static_cast<std::uint16_t>(in[step % 2 * 64 + at] | high << 8)) << "weight " << i;
+    }
+    ASSERT_EQ(scalar.patches[patch], kernels::kNoPatch);
   }
 }
 

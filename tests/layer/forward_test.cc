@@ -142,7 +142,8 @@ TEST(Matmul, sums_65536_ones_in_bf16_exactly) {
       std::vector<float> row(static_cast<std::size_t>(kOnes), 1.0F);
       layer::InputPhase{view_f32(row.data(), 1, kOnes), 0, nullptr, 0, 0, tiling, tiles}.run(plan);
       const auto borders = layer::group_borders(kOnes);
-      const auto packed = weights::pack_down(*table, *source, {borders.begin(), borders.end()}, product, runner);
+      const auto packed = weights::pack_down(*source, {borders.begin(), borders.end()}, DType::bf16,
+                                             {*table, runner, Storage::compact});
       std::vector<float> out(32);
       layer::DownPhase{packed, product, layer::subtrees({}),         32,     tiling,
                        tiles,  {},      view_f32(out.data(), 1, 32), nullptr}
@@ -281,7 +282,9 @@ TEST(Forward, an_8b_layer_loads_within_its_packed_size_and_64_mib) {
   std::ofstream("/proc/self/clear_refs") << "5";  // resets the peak
   const std::int64_t before = peak_resident_bytes();
   ThreadPool pool(2);
-  const FeedForward ffn(random_layer({4096, 14336, 1e-5}, DType::bf16, 1), pool);
+  Options options;
+  options.storage = Storage::plain;
+  const FeedForward ffn(random_layer({4096, 14336, 1e-5}, DType::bf16, 1), pool, options);
   const std::int64_t peak = peak_resident_bytes() - before;
   EXPECT_EQ(ffn.info().packed_bytes, std::int64_t{3} * 4096 * 14336 * 2);
   EXPECT_LE(peak, ffn.info().packed_bytes + (std::int64_t{64} << 20));
