@@ -34,6 +34,7 @@ struct RunOptions {
   std::int64_t layer = 0;
   bool block = true;  ///< false: --part ffn
   Compute compute = Compute::automatic;
+  Storage storage = Storage::automatic;
   reference::Numerics numerics = reference::Numerics::exact;  ///< exact stands for fused, the fast path
   int threads = 0;
   std::optional<DType> dtype;  ///< of the output; nothing: the input's

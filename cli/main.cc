@@ -21,7 +21,9 @@ namespace {
 
 constexpr int kMostThreads = 4096;
 constexpr std::int64_t kMostTokens = 65536;  // of one call of bench
+constexpr int kMostNeighbours = 256;
 constexpr std::array<std::string_view, 3> kComputes = {"automatic", "f32", "bf16"};
+constexpr std::array<std::string_view, 3> kStorages = {"automatic", "plain", "compact"};
 
 int exit_code(ErrorCode code) {
   switch (code) {
@@ -58,6 +60,10 @@ void compute_flag(CLI::App* command, Compute& compute) {
   flag(command, "--compute", "TYPE", "automatic (default), f32 or bf16", [&compute](const std::string& text) {
     compute = parse_compute(kComputes[parse_choice("--compute", text, kComputes)]);
   });
+}
+
+Storage read_storage(const std::string& text) {
+  return parse_storage(kStorages[parse_choice("--storage", text, kStorages)]);
 }
 
 /// A flag that takes a list; `read` turns one of its pieces into a value.
@@ -117,6 +123,8 @@ CLI::App* add_run(CLI::App& app, RunOptions& o) {
          o.block = parse_choice("--part", text, kParts) == 0;
        });
   compute_flag(c, o.compute);
+  flag(c, "--storage", "KIND", "Of bf16 weights in memory: automatic (default), plain, compact; the same bits",
+       [&o](const std::string& text) { o.storage = read_storage(text); });
   flag(c, "--numerics", "KIND", "fused (default), or meta: the roundings of Meta's bf16 code, slowly",
        [&o](const std::string& text) {
          static constexpr std::array<std::string_view, 2> kKinds = {"fused", "meta"};
