@@ -75,6 +75,8 @@ struct BenchOptions {
   std::vector<int> threads;  ///< empty: 1 and all
   std::vector<Compute> computes = {Compute::automatic};
   std::vector<Isa> isas = {Isa::automatic};
+  std::vector<Storage> storages;  ///< empty: plain and compact of weights that are packed as bf16
+  int neighbours = 0;             ///< threads that take bandwidth away meanwhile
   std::optional<std::filesystem::path> json;  ///< an empty path: stdout
   std::optional<std::filesystem::path> svg;
 };

@@ -224,6 +224,12 @@ CLI::App* add_bench(CLI::App& app, BenchOptions& o) {
       [](const std::string& text) { return parse_compute(kComputes[parse_choice("--compute", text, kComputes)]); });
   list_flag<Isa>(c, "--isa", "LIST", "Instruction sets (default: SWIGLU_ISA, else the fastest here)", o.isas,
                  [](const std::string& text) { return parse_isa(text); });
+  list_flag<Storage>(c, "--storage", "LIST", "Of automatic, plain, compact, in turns (default: plain,compact of bf16)",
+                     o.storages, [](const std::string& text) { return read_storage(text); });
+  flag(c, "--neighbours", "N", "Threads that read other memory meanwhile, so that bandwidth is scarce (default: 0)",
+       [&o](const std::string& text) {
+         o.neighbours = static_cast<int>(parse_whole("--neighbours", text, 0, kMostNeighbours));
+       });
   flag(c, "--json", "[FILE]", "All samples and the machine as JSON, into FILE; without one, on stdout, not the table",
        [&o](const std::string& text) { o.json = text; })
       ->expected(0, 1);
@@ -231,7 +237,8 @@ CLI::App* add_bench(CLI::App& app, BenchOptions& o) {
        [&o](const std::string& text) { o.svg = text; });
   c->footer(
       "Limits (read bandwidth by the best of several patterns, multiply-add and dot product peaks) are measured\n"
-      "beside every row. A row's ratio is the time they would allow / the time it took. Needs up to 2 GB, 3 "
+      "beside every row. A row's ratio is the time they would allow / the time it took; storages take turns in each\n"
+      "row, and \"/ plain\" is the time / that of plain storage in the same rounds. Needs up to 2 GB, 4 "
       "minutes.\n\n"
       "Examples:\n  swiglu bench\n  swiglu bench --threads 1 --tokens 1,16,128 --json bench.json --svg bench.svg\n"
       "  swiglu bench Meta-Llama-3-8B --layer 3 --tokens 1\n  swiglu bench --dtype f32 --compute f32,bf16 --isa "

@@ -12,7 +12,7 @@ FLAGS = {
     "verify": {"--layer", "--input", "--threads", "--compute", "--json"},
     "synth": {"--preset", "--dim", "--hidden", "--layers", "--format", "--shards", "--dtype", "--seed", "-o", "--output"},
     "bench": {"--layer", "--preset", "--dim", "--hidden", "--eps", "--dtype", "--tokens", "--threads", "--compute", "--isa",
-              "--json", "--svg"},
+              "--storage", "--neighbours", "--json", "--svg"},
     "width": {"--dim", "--multiple-of", "--ffn-dim-multiplier"},
 }
 
