@@ -9,7 +9,9 @@
 #include <string_view>
 
 #include "bench.h"
+#include "neighbours.h"
 #include "report.h"
+#include "storage.h"
 #include "swiglu/files.hpp"
 
 namespace swiglu::cli {
@@ -19,26 +21,22 @@ namespace {
 constexpr std::uint64_t kSeed = 8;
 constexpr std::string_view kDefault = "llama-3-8b", kSmaller = "llama-3.2-1b";
 
-double elements(const TensorSource& source) {
-  return static_cast<double>(source.rows()) * static_cast<double>(source.cols());
-}
-
+/// Of one matrix.
 double packed_bytes(const FfnConfig& config, DType dtype, Compute compute) {
   const bool narrow = compute == Compute::bf16 || dtype == DType::bf16 || dtype == DType::f16;
-  return 3.0 * static_cast<double>(config.dim) * static_cast<double>(config.hidden) * (narrow ? 2 : 4);
+  return static_cast<double>(config.dim) * static_cast<double>(config.hidden) * (narrow ? 2 : 4);
 }
 
-/// The packed copy of the largest compute type, activations, and the least memory that shows a limit.
-double bytes_needed(double packed, const BenchOptions& options, std::int64_t dim) {
-  constexpr double kProbeAndRest = 96.0 * (1 << 20);
-  const auto tokens = static_cast<double>(*std::max_element(options.tokens.begin(), options.tokens.end()));
-  return 1.02 * packed + 10 * tokens * static_cast<double>(dim) + kProbeAndRest;
+double neighbours_bytes(const BenchOptions& options) {
+  return options.neighbours == 0 ? 0 : Neighbours::memory_needed(options.neighbours, describe_machine().l3_bytes);
 }
 
-double most_packed(const BenchOptions& options, const std::function<double(Compute)>& packed) {
+/// The packed copy of the largest compute type and what goes with it, in one storage: several are measured one
+/// after another where they do not fit together.
+double least_needed(const BenchOptions& options, std::int64_t dim, const std::function<double(Compute)>& packed) {
   double most = 0;
   for (const Compute compute : options.computes) most = std::max(most, packed(compute));
-  return most;
+  return bytes_needed(most, options, dim) + neighbours_bytes(options);
 }
 
 void check_memory(double needed, const std::string& what) {
@@ -71,8 +69,9 @@ BenchLayer open_model(const BenchOptions& options) {
       if (std::find(layer.files.begin(), layer.files.end(), path) == layer.files.end()) layer.files.push_back(path);
     }
   }
-  const double packed = most_packed(options, [&](Compute compute) { return cli::packed_bytes(layer.source, compute); });
-  check_memory(bytes_needed(packed, options, layer.source.config.dim), layer.name);
+  check_memory(least_needed(options, layer.source.config.dim,
+                            [&](Compute compute) { return cli::packed_bytes(layer.source, compute); }),
+               layer.name);
   return layer;
 }
 
@@ -95,9 +94,8 @@ Shape choose_shape(const BenchOptions& options, DType dtype, std::vector<std::st
   };
   if (options.preset) return shape(*options.preset);
   Shape usual = shape(kDefault);
-  const double needed =
-      bytes_needed(most_packed(options, [&](Compute compute) { return packed_bytes(usual.config, dtype, compute); }),
-                   options, usual.config.dim);
+  const double needed = least_needed(options, usual.config.dim,
+                                     [&](Compute compute) { return 3 * packed_bytes(usual.config, dtype, compute); });
   const auto available = static_cast<double>(available_memory());
   if (available <= 0 || needed <= available) return usual;
   notes.push_back(fmt::format("{} are available and {} needs about {}: measured {}'s instead", format_bytes(available),
@@ -130,8 +128,8 @@ void hold(BenchLayer& layer, const LayerSource& made, ThreadPool& pool) {
 
 class DenormalSource final : public TensorSource {
  public:
-  explicit DenormalSource(const TensorSource& like)
-      : TensorSource("denormal " + like.name(), like.dtype(), like.rows(), like.cols()) {}
+  DenormalSource(DType dtype, std::int64_t rows, std::int64_t cols)
+      : TensorSource("denormal weights", dtype, rows, cols) {}
   void read(std::int64_t row0, std::int64_t rows, std::int64_t col0, std::int64_t cols, void* dst) const override {
     std::uint64_t state = static_cast<std::uint64_t>(row0 * this->cols() + col0) * 0x9e3779b97f4a7c15U + kSeed;
     for (std::int64_t i = 0; i < rows * cols; ++i) {
@@ -166,6 +164,13 @@ class DenormalSource final : public TensorSource {
 
 std::int64_t BenchLayer::source_bytes() const {
   std::int64_t bytes = 0;
+  if (source.packed != nullptr) {
+    for (const auto part : {PackedSource::Part::gate_up, PackedSource::Part::down}) {
+      const PackedSource::Matrix matrix = source.packed->matrix(part);
+      bytes += matrix.index_bytes + matrix.payload_bytes;
+    }
+    return bytes;
+  }
   for (const auto* matrix : {&source.gate, &source.up, &source.down}) {
     bytes += (*matrix)->rows() * (*matrix)->cols() * size_of((*matrix)->dtype());
   }
@@ -174,12 +179,20 @@ std::int64_t BenchLayer::source_bytes() const {
 
 double packed_bytes(const LayerSource& source, Compute compute) {
   double bytes = 0;
-  for (const auto* matrix : {&source.gate, &source.up, &source.down}) {
-    const DType dtype = (*matrix)->dtype();
-    const bool narrow = compute == Compute::bf16 || dtype == DType::bf16 || dtype == DType::f16;
-    bytes += elements(**matrix) * (narrow ? 2 : 4);
-  }
+  for (const DType dtype : dtypes_of(source)) bytes += packed_bytes(source.config, dtype, compute);
   return bytes;
+}
+
+double bytes_needed(double packed, const BenchOptions& options, std::int64_t dim) {
+  constexpr double kProbeAndRest = 96.0 * (1 << 20);  // the least memory that shows a limit, and the process
+  const auto tokens = static_cast<double>(*std::max_element(options.tokens.begin(), options.tokens.end()));
+  return 1.02 * packed + 10 * tokens * static_cast<double>(dim) + kProbeAndRest;
+}
+
+std::vector<Storage> storages_of(const BenchOptions& options, const LayerSource& source, Compute compute) {
+  if (!options.storages.empty()) return options.storages;
+  if (has_bf16(source, compute)) return {Storage::plain, Storage::compact};
+  return {Storage::automatic};
 }
 
 BenchLayer open_bench_layer(const BenchOptions& options, std::vector<std::string>& notes) {
@@ -187,14 +200,18 @@ BenchLayer open_bench_layer(const BenchOptions& options, std::vector<std::string
   if (options.layer || options.eps) throw Error(ErrorCode::usage, "bench: --layer and --eps need a MODEL");
   const DType dtype = options.dtype.value_or(DType::bf16);
   const Shape shape = choose_shape(options, dtype, notes);
-  const double needed =
-      bytes_needed(most_packed(options, [&](Compute compute) { return packed_bytes(shape.config, dtype, compute); }),
-                   options, shape.config.dim);
+  double needed = least_needed(options, shape.config.dim,
+                               [&](Compute compute) { return 3 * packed_bytes(shape.config, dtype, compute); });
   check_memory(needed, shape.name);
   BenchLayer layer;
   layer.name = shape.name;
   layer.made_up = true;
   layer.source = random_layer(shape.config, dtype, kSeed);
+  for (const Compute compute : options.computes) {  // rather two storages at once than a figure for loading
+    const auto at_once = static_cast<double>(storages_of(options, layer.source, compute).size());
+    const double packed = at_once * cli::packed_bytes(layer.source, compute);
+    needed = std::max(needed, bytes_needed(packed, options, shape.config.dim) + neighbours_bytes(options));
+  }
   const auto available = static_cast<double>(available_memory());
   if (available > 0 && needed + 2 * static_cast<double>(layer.source_bytes()) > available) {
     notes.emplace_back("too little memory to hold the weights beside their packed copy: no figure for loading");
@@ -206,10 +223,14 @@ BenchLayer open_bench_layer(const BenchOptions& options, std::vector<std::string
 }
 
 LayerSource denormal_layer(const LayerSource& source) {
-  LayerSource denormal = source;
-  for (auto* matrix : {&denormal.gate, &denormal.up, &denormal.down}) {
-    *matrix = std::make_shared<DenormalSource>(**matrix);
-  }
+  const auto [gate, up, down] = dtypes_of(source);
+  const std::int64_t dim = source.config.dim, hidden = source.config.hidden;
+  LayerSource denormal;
+  denormal.config = source.config;
+  denormal.gate = std::make_shared<DenormalSource>(gate, hidden, dim);
+  denormal.up = std::make_shared<DenormalSource>(up, hidden, dim);
+  denormal.down = std::make_shared<DenormalSource>(down, dim, hidden);
+  denormal.norm = source.norm;
   return denormal;
 }
 

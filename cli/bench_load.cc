@@ -10,9 +10,12 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <optional>
+#include <utility>
 
 #include "bench.h"
 #include "report.h"
+#include "storage.h"
 
 namespace swiglu::cli {
 
@@ -105,9 +108,9 @@ class Files {
   std::vector<Slice> slices_;
 };
 
-}  // namespace
-
-LoadReport measure_load(const BenchLayer& layer, ThreadPool& pool, const Options& options) {
+/// Nothing if this storage is among `before`.
+std::optional<LoadReport> measure_load(const BenchLayer& layer, ThreadPool& pool, const Options& options,
+                                       const std::vector<LoadReport>& before) {
   constexpr int kTimes = 5;
   constexpr double kSeconds = 4;
   LoadReport report;
@@ -118,11 +121,17 @@ LoadReport measure_load(const BenchLayer& layer, ThreadPool& pool, const Options
   const auto load = [&] {
     const Stopwatch watch;
     const FeedForward packed(layer.source, pool, options);
-    return watch.seconds();
+    const double seconds = watch.seconds();
+    report.layer = packed.info();
+    return seconds;
   };
   const Stopwatch whole;
+  const bool own_peak = forget_peak_memory() || before.empty();
   load();  // brings files into the page cache
-  report.peak_bytes = peak_memory() - (layer.held ? report.source_bytes : 0);
+  for (const LoadReport& other : before) {
+    if (storage_of(other.layer) == storage_of(report.layer)) return std::nullopt;
+  }
+  if (own_peak) report.peak_bytes = peak_memory() - (layer.held ? report.source_bytes : 0);
   if (!report.measured) return report;
   if (report.from_files) {
     const Files files(layer);
@@ -139,6 +148,18 @@ LoadReport measure_load(const BenchLayer& layer, ThreadPool& pool, const Options
     report.beside_seconds.push_back(copy_seconds(layer, pool));
   }
   return report;
+}
+
+}  // namespace
+
+std::vector<LoadReport> measure_loads(const BenchLayer& layer, ThreadPool& pool, Options options,
+                                      const std::vector<Storage>& storages) {
+  std::vector<LoadReport> reports;
+  for (const Storage storage : storages) {
+    options.storage = storage;
+    if (auto report = measure_load(layer, pool, options, reports)) reports.push_back(std::move(*report));
+  }
+  return reports;
 }
 
 }  // namespace swiglu::cli

@@ -1,13 +1,18 @@
-// The measurements of `swiglu bench`: one packed copy for each arithmetic and instruction set, run on each
-// number of threads beside limits of those threads.
+// The measurements of `swiglu bench`: packed copies for each arithmetic and instruction set, one in each storage,
+// run in turns on each number of threads beside limits of those threads.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string_view>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "bench.h"
 #include "checks.h"
+#include "neighbours.h"
 #include "report.h"
+#include "storage.h"
 
 namespace swiglu::cli {
 
@@ -37,6 +42,12 @@ void check_isas(const BenchOptions& options) {
   }
 }
 
+/// A layer as it was asked for.
+struct Packed {
+  Storage storage;
+  FeedForward layer;
+};
+
 class Bench {
  public:
   Bench(const BenchOptions& options, Meter& meter, BenchReport& report)
@@ -51,22 +62,34 @@ class Bench {
     report_.name = layer.name;
     report_.made_up = layer.made_up;
     report_.config = layer.source.config;
-    report_.dtype = name_of(layer.source.gate->dtype());
+    report_.dtype = name_of(dtypes_of(layer.source).front());
+    h_ = activations(*std::max_element(options_.tokens.begin(), options_.tokens.end()), report_.config.dim);
+    const std::optional<Neighbours> neighbours = start_neighbours();
     {
       ThreadPool pool(most_threads_);
       meter_.label("packing");
-      report_.load = measure_load(layer, pool, packing(options_.computes.front(), options_.isas.front()));
+      const Compute first = options_.computes.front();
+      report_.loads =
+          measure_loads(layer, pool, packing(first, options_.isas.front()), storages_of(options_, layer.source, first));
+      for (LoadReport& load : report_.loads) {
+        if (neighbours && load.peak_bytes > 0) load.peak_bytes -= neighbours->memory_bytes();
+      }
     }
-    h_ = activations(*std::max_element(options_.tokens.begin(), options_.tokens.end()), report_.config.dim);
     rows_ = static_cast<std::int64_t>(options_.computes.size() * options_.isas.size() * threads_.size() *
                                       options_.tokens.size());
     for (const Compute compute : options_.computes) {
       for (const Isa isa : options_.isas) measure(layer.source, packing(compute, isa));
     }
+    if (neighbours) report_.neighbours_gb_per_s = neighbours->gb_per_s();
     note_caches();
   }
 
  private:
+  void note(std::string text) {
+    const auto& notes = report_.notes;
+    if (std::find(notes.begin(), notes.end(), text) == notes.end()) report_.notes.push_back(std::move(text));
+  }
+
   [[nodiscard]] Options packing(Compute compute, Isa isa) {
     Options options;
     options.compute = compute;
@@ -76,48 +99,124 @@ class Bench {
     return options;
   }
 
-  void measure(const LayerSource& source, const Options& options) {
+  /// They read from now on, as long as what is returned lives.
+  std::optional<Neighbours> start_neighbours() {
+    report_.neighbours = options_.neighbours;
+    if (options_.neighbours == 0) return {};
+    if (most_threads_ + options_.neighbours > report_.machine.cpus) {
+      note(fmt::format("{} and {} share {}: the neighbours take more than bandwidth away",
+                       plural(most_threads_, "thread"), plural(options_.neighbours, "neighbour"),
+                       plural(report_.machine.cpus, "CPU")));
+    }
+    meter_.label("starting neighbours");
+    return std::optional<Neighbours>(std::in_place, options_.neighbours, report_.machine.l3_bytes);
+  }
+
+  [[nodiscard]] bool fits(const LayerSource& source, Compute compute) const {
+    const auto available = static_cast<double>(available_memory());
+    return available <= 0 || bytes_needed(packed_bytes(source, compute), options_, source.config.dim) <= available;
+  }
+
+  /// Storages that differ are held at once and take turns; where memory is too short, one after another.
+  void measure(const LayerSource& source, Options options) {
     SwitchRunner runner;
     ThreadPool all(most_threads_);
-    runner.use(all.runner());
-    meter_.label("packing");
-    const FeedForward layer(source, runner.runner(), options);
-    for (const BenchSet& set : report_.sets) {  // automatic may have been one of the others
-      if (set.layer.compute == layer.info().compute && set.layer.isa == layer.info().isa) return;
+    std::vector<Packed> layers;
+    const Compute compute = options.compute;
+    for (const Storage storage : storages_of(options_, source, compute)) {
+      if (!layers.empty() && !fits(source, compute)) {
+        note("too little memory for two packed copies at once: storages were measured one after another");
+        measure_layers(layers, source, options, runner);
+        layers.clear();
+      }
+      options.storage = storage;
+      runner.use(all.runner());
+      meter_.label("packing");
+      FeedForward layer(source, runner.runner(), options);
+      if (is_new(layer.info(), layers)) layers.push_back({storage, std::move(layer)});
     }
+    measure_layers(layers, source, options, runner);
+  }
+
+  /// Not measured yet, nor about to be: automatic may have been one of the others.
+  [[nodiscard]] bool is_new(const FeedForwardInfo& info, const std::vector<Packed>& layers) const {
+    const auto same = [&info](const FeedForwardInfo& other) {
+      return other.compute == info.compute && other.isa == info.isa && storage_of(other) == storage_of(info);
+    };
+    return std::none_of(layers.begin(), layers.end(), [&](const Packed& p) { return same(p.layer.info()); }) &&
+           std::none_of(report_.sets.begin(), report_.sets.end(), [&](const BenchSet& set) { return same(set.layer); });
+  }
+
+  void measure_layers(const std::vector<Packed>& layers, const LayerSource& source, Options options,
+                      SwitchRunner& runner) {
+    if (layers.empty()) return;
     for (const int threads : threads_) {
       ThreadPool pool(threads);
       runner.use(pool.runner());
-      report_.sets.push_back(measure_set(layer, pool));
+      measure_sets(layers, pool);
     }
+    ThreadPool all(most_threads_);
     runner.use(all.runner());
-    measure_denormals(layer, source, options, runner.runner());
+    for (const Packed& packed : layers) {
+      options.storage = packed.storage;
+      measure_denormals(packed.layer, source, options, runner.runner());
+    }
   }
 
-  [[nodiscard]] BenchSet measure_set(const FeedForward& layer, ThreadPool& pool) {
+  /// A set for each layer, on the threads of `pool`.
+  void measure_sets(const std::vector<Packed>& layers, ThreadPool& pool) {
     constexpr double kLongestCall = 4;  // seconds
-    BenchSet set;
-    set.threads = pool.threads();
-    set.layer = layer.info();
-    meter_.label(fmt::format("measuring the limits of {}", plural(set.threads, "thread")));
+    std::vector<BenchSet> sets(layers.size());
+    std::vector<const FeedForward*> turns;
+    std::int64_t largest = 0;
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      turns.push_back(&layers[i].layer);
+      sets[i].threads = pool.threads();
+      sets[i].layer = layers[i].layer.info();
+      largest = std::max(largest, sets[i].layer.packed_bytes);
+    }
+    meter_.label(fmt::format("measuring the limits of {}", plural(pool.threads(), "thread")));
     meter_.update(row_, rows_);
     // The caches may hold a small layer whatever the probe reads: no need to read much.
-    const bool small = set.layer.packed_bytes <= report_.machine.l3_bytes;
-    LimitProbe probe(pool, set.layer.isa, small ? set.layer.packed_bytes : INT64_MAX);
-    set.probe_bytes = probe.memory_bytes();
-    set.probe_beyond_caches = small || probe.beyond_caches();
+    const bool small = largest <= report_.machine.l3_bytes;
+    LimitProbe probe(pool, sets.front().layer.isa, small ? largest : INT64_MAX);
     for (const std::int64_t tokens : options_.tokens) {
-      meter_.label(fmt::format("timing {} on {}", plural(tokens, "token"), plural(set.threads, "thread")));
+      meter_.label(fmt::format("timing {} on {}", plural(tokens, "token"), plural(pool.threads(), "thread")));
       meter_.update(row_++, rows_);
-      if (expected_seconds(set.rows, tokens) > kLongestCall) {
-        set.skipped.push_back(tokens);
+      const bool long_calls = std::any_of(sets.begin(), sets.end(), [&](const BenchSet& set) {
+        return expected_seconds(set.rows, tokens) > kLongestCall;
+      });
+      if (long_calls) {
+        for (BenchSet& set : sets) set.skipped.push_back(tokens);
         continue;
       }
-      set.rows.push_back(measure_row(layer, probe, h_, tokens));
-      for (const Limits& limits : set.rows.back().limits) set.limits = best_of(set.limits, limits);
+      std::vector<SpeedRow> rows = measure_rows(turns, probe, h_, tokens);
+      for (std::size_t i = 0; i < sets.size(); ++i) {
+        for (const Limits& limits : rows[i].limits) sets[i].limits = best_of(sets[i].limits, limits);
+        sets[i].rows.push_back(std::move(rows[i]));
+      }
     }
-    set.patterns.assign(probe.patterns().begin(), probe.patterns().end());
-    return set;
+    compare_with_plain(sets);
+    for (BenchSet& set : sets) {
+      set.probe_bytes = probe.memory_bytes();
+      set.probe_beyond_caches = small || probe.beyond_caches();
+      set.patterns.assign(probe.patterns().begin(), probe.patterns().end());
+      report_.sets.push_back(std::move(set));
+    }
+  }
+
+  static void compare_with_plain(std::vector<BenchSet>& sets) {
+    const auto plain = std::find_if(sets.begin(), sets.end(), [](const BenchSet& set) { return is_plain(set.layer); });
+    for (auto set = sets.begin(); set != sets.end(); ++set) {
+      set->over_plain.resize(set->rows.size());
+      if (plain == sets.end() || set == plain) continue;
+      for (std::size_t i = 0; i < set->rows.size(); ++i) {
+        const auto& times = set->rows[i].round_times;
+        const auto& beside = plain->rows[i].round_times;
+        std::transform(times.begin(), times.end(), beside.begin(), std::back_inserter(set->over_plain[i]),
+                       [](double time, double of_plain) { return time / of_plain; });
+      }
+    }
   }
 
   void measure_denormals(const FeedForward& ordinary, const LayerSource& source, const Options& options,
@@ -127,7 +226,7 @@ class Bench {
     constexpr std::size_t kFewest = 3, kMost = 31;
     const double needed = 1.1 * packed_bytes(source, ordinary.info().compute);
     if (const auto free = static_cast<double>(available_memory()); free > 0 && needed > free) {
-      report_.notes.emplace_back("too little memory for a second packed copy: denormal weights left out");
+      note("too little memory for another packed copy: denormal weights left out");
       return;
     }
     meter_.label("timing denormal weights");
@@ -136,8 +235,7 @@ class Bench {
     double expected = 0;
     for (const std::int64_t tokens : kTokens) {
       if (expected * static_cast<double>(tokens) > kLongest) {
-        report_.notes.push_back(
-            fmt::format("denormal weights at {} left out: they would take too long", plural(tokens, "token")));
+        note(fmt::format("denormal weights at {} left out: they would take too long", plural(tokens, "token")));
         continue;
       }
       const std::vector<float> h = activations(tokens, dim);
@@ -161,20 +259,17 @@ class Bench {
   }
 
   void note_caches() {
+    const auto l3 = static_cast<double>(report_.machine.l3_bytes);
     for (const BenchSet& set : report_.sets) {
-      if (!set.probe_beyond_caches) {
-        report_.notes.push_back(
-            fmt::format("little memory: read bandwidth was measured on {}, which the {} cache may hold",
-                        format_bytes(static_cast<double>(set.probe_bytes)),
-                        format_bytes(static_cast<double>(report_.machine.l3_bytes))));
-        break;
-      }
+      if (set.probe_beyond_caches) continue;
+      note(fmt::format("little memory: read bandwidth was measured on {}, which the {} cache may hold",
+                       format_bytes(static_cast<double>(set.probe_bytes)), format_bytes(l3)));
+      break;
     }
     for (const BenchSet& set : report_.sets) {
       if (set.layer.packed_bytes > report_.machine.l3_bytes) continue;
-      report_.notes.push_back(fmt::format("the {} cache may hold some of these weights: ratios can exceed 100 %",
-                                          format_bytes(static_cast<double>(report_.machine.l3_bytes))));
-      break;
+      note(fmt::format("the {} cache may hold some of the {} of {} weights: ratios can exceed 100 %", format_bytes(l3),
+                       format_bytes(static_cast<double>(set.layer.packed_bytes)), storage_of(set.layer)));
     }
   }
 

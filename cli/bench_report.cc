@@ -1,4 +1,4 @@
-// How the result of `bench` looks: a table, a JSON document, a chart. A row is known by (threads, compute,
+// How the result of `bench` looks: a table, a JSON document. A row is known by (threads, compute,
 // storage, isa) and its tokens.
 #include <fmt/format.h>
 
@@ -6,16 +6,11 @@
 
 #include "bench.h"
 #include "report.h"
-#include "svg.h"
+#include "storage.h"
 
 namespace swiglu::cli {
 
 namespace {
-
-std::string key_of(const FeedForwardInfo& layer, int threads) {
-  return fmt::format("{} compute, {}, {}, {}", name_of(layer.compute), layer.gate_up.storage, name_of(layer.isa),
-                     plural(threads, "thread"));
-}
 
 std::string rate(double x) { return fmt::format("{:.{}f}", x, x < 9.95 ? 1 : 0); }
 
@@ -30,19 +25,44 @@ std::string show_limits(const Limits& limits) {
   return text;
 }
 
+/// "265 MB, 12.03 bits a weight; 3 of 1344 panels plain, 52 patches"
+std::string show_weights(const FeedForwardInfo& layer) {
+  const std::string bits = show_bits(layer);
+  if (is_plain(layer)) return bits;
+  return fmt::format("{}; {} of {} plain, {}", bits, plain_panels_of(layer), plural(panels_of(layer), "panel"),
+                     patches_of(layer) == 1 ? "1 patch" : fmt::format("{} patches", patches_of(layer)));
+}
+
 std::string show_set(const BenchSet& set) {
-  std::string text =
-      fmt::format("{}\n  limits {}\n\n", headline(key_of(set.layer, set.threads)), show_limits(set.limits));
+  std::string text = fmt::format("{}\n  weights {}\n  limits {}\n\n", headline(key_of(set.layer, set.threads)),
+                                 show_weights(set.layer), show_limits(set.limits));
+  const bool beside_plain = std::any_of(set.over_plain.begin(), set.over_plain.end(),
+                                        [](const std::vector<double>& ratios) { return !ratios.empty(); });
   Table table;
-  for (const char* title : {"tokens", "time", "spread", "per token", "GFLOP/s", "GB/s", "of the limit", "spread"}) {
-    table.column(title);
+  for (const char* title : {"tokens", "time", "spread", "per token", "GFLOP/s", "GB/s"}) table.column(title);
+  if (beside_plain) {
+    table.column("/ plain");
+    table.column("spread");
   }
+  table.column("of the limit");
+  table.column("spread");
   table.column("", Table::Align::left);
-  for (const SpeedRow& row : set.rows) {
-    table.row({std::to_string(row.tokens), format_seconds(row.time()), "±" + percent(spread(row.samples)),
-               format_seconds(row.time() / static_cast<double>(row.tokens)), rate(row.gflops()),
-               fmt::format("{:.1f}", row.gb_per_s()), percent(row.roofline_ratio()), "±" + percent(spread(row.ratios)),
-               row.bandwidth_bound ? "bandwidth" : "compute"});
+  for (std::size_t i = 0; i < set.rows.size(); ++i) {
+    const SpeedRow& row = set.rows[i];
+    std::vector<std::string> cells = {std::to_string(row.tokens),
+                                      format_seconds(row.time()),
+                                      "±" + percent(spread(row.samples)),
+                                      format_seconds(row.time() / static_cast<double>(row.tokens)),
+                                      rate(row.gflops()),
+                                      fmt::format("{:.1f}", row.gb_per_s())};
+    if (beside_plain) {
+      cells.push_back(fmt::format("{:.2f}", median(set.over_plain[i])));
+      cells.push_back("±" + percent(spread(set.over_plain[i])));
+    }
+    cells.push_back(percent(row.roofline_ratio()));
+    cells.push_back("±" + percent(spread(row.ratios)));
+    cells.emplace_back(row.bandwidth_bound ? "bandwidth" : "compute");
+    table.row(std::move(cells));
   }
   text += table.text();
   for (const std::int64_t tokens : set.skipped) {
@@ -79,11 +99,12 @@ std::string show_load(const LoadReport& load) {
       text += fmt::format(" ({:.2f} times without keeping them)", time / median(load.discard_seconds));
     text += "; ";
   }
-  return text + fmt::format("peak memory {}", format_bytes(static_cast<double>(load.peak_bytes)));
+  if (load.peak_bytes > 0) text += fmt::format("peak memory {}; ", format_bytes(static_cast<double>(load.peak_bytes)));
+  return text + storage_of(load.layer);
 }
 
 void put_key(Json& json, const FeedForwardInfo& layer, int threads) {
-  json.field("threads", threads).field("compute", name_of(layer.compute)).field("storage", layer.gate_up.storage);
+  json.field("threads", threads).field("compute", name_of(layer.compute)).field("storage", storage_of(layer));
   json.field("isa", name_of(layer.isa));
 }
 
@@ -108,14 +129,27 @@ void put_limits(Json& json, const Limits& limits) {
   json.field("int8_dot_gops", limits.int8_dot_gops);
 }
 
-void put_row(Json& json, const BenchSet& set, const SpeedRow& row) {
+void put_set(Json& json, const BenchSet& set) {
+  json.object();
+  put_key(json, set.layer, set.threads);
+  json.field("packed_bytes", set.layer.packed_bytes).field("bits_per_weight", set.layer.bits_per_weight);
+  json.field("panels", panels_of(set.layer)).field("plain_panels", plain_panels_of(set.layer));
+  json.field("patches", patches_of(set.layer)).end();
+}
+
+void put_row(Json& json, const BenchSet& set, std::size_t number) {
+  const SpeedRow& row = set.rows[number];
+  const std::vector<double>& over_plain = set.over_plain[number];
   json.object();
   put_key(json, set.layer, set.threads);
   json.field("tokens", row.tokens).field("packed_bytes", set.layer.packed_bytes);
   json.field("time_ms", 1e3 * row.time()).field("time_spread", spread(row.samples));
   json.field("gflops", row.gflops()).field("gb_per_s", row.gb_per_s());
   json.field("roofline_ratio", row.roofline_ratio()).field("roofline_spread", spread(row.ratios));
-  json.field("limit", row.bandwidth_bound ? "bandwidth" : "compute");
+  json.field("limit", row.bandwidth_bound ? "bandwidth" : "compute").key("over_plain");
+  (over_plain.empty() ? json.null() : json.value(median(over_plain))).key("over_plain_spread");
+  over_plain.empty() ? json.null() : json.value(spread(over_plain));
+  put_numbers(json, "over_plain_samples", over_plain);
   put_numbers(json, "samples_ms", row.samples, 1e3);
   put_numbers(json, "ratio_samples", row.ratios);
   put_numbers(json, "limit_samples_ms", row.bound_times, 1e3);
@@ -129,9 +163,11 @@ void put_row(Json& json, const BenchSet& set, const SpeedRow& row) {
 }
 
 void put_load(Json& json, const LoadReport& load) {
-  json.key("load").object().field("from", !load.measured ? "not measured" : load.from_files ? "files" : "memory");
+  json.object().field("storage", storage_of(load.layer));
+  json.field("from", !load.measured ? "not measured" : load.from_files ? "files" : "memory");
   json.field("source_bytes", load.source_bytes).field("threads", load.threads);
-  json.field("peak_memory_bytes", load.peak_bytes);
+  json.key("peak_memory_bytes");
+  load.peak_bytes > 0 ? json.value(load.peak_bytes) : json.null();
   if (load.measured) {
     json.field("time_ms", 1e3 * median(load.seconds)).field("beside", load.from_files ? "pread" : "copy");
     json.field("beside_ms", 1e3 * median(load.beside_seconds)).field("ratio", load.ratio());
@@ -144,13 +180,26 @@ void put_load(Json& json, const LoadReport& load) {
 
 }  // namespace
 
+std::string key_of(const FeedForwardInfo& layer, int threads) {
+  return fmt::format("{} compute, {}, {}, {}", name_of(layer.compute), storage_of(layer), name_of(layer.isa),
+                     plural(threads, "thread"));
+}
+
+std::string show_neighbours(const BenchReport& report) {
+  if (report.neighbours == 0) return "";
+  return fmt::format("; beside {} that {} {:.1f} GB/s", plural(report.neighbours, "neighbour"),
+                     report.neighbours == 1 ? "reads" : "read", report.neighbours_gb_per_s);
+}
+
 std::string bench_table(const BenchReport& report) {
   const Machine& machine = report.machine;
-  std::string text = fmt::format("{}: dim {}, hidden {}, {} weights{}\n", headline(report.name), report.config.dim,
-                                 report.config.hidden, report.dtype, report.made_up ? ", made from a seed" : "");
+  std::string text = fmt::format("{}: dim {}, hidden {}, {} weights{}{}\n", headline(report.name), report.config.dim,
+                                 report.config.hidden, report.dtype, report.made_up ? ", made from a seed" : "",
+                                 show_neighbours(report));
   text += fmt::format("  machine  {}, {}; {}, swiglu {} ({})\n", printable(machine.cpu), plural(machine.cpus, "CPU"),
                       machine.compiler, version(), SWIGLU_COMMIT);
-  text += fmt::format("  loading  {}\n\n", show_load(report.load));
+  for (const LoadReport& load : report.loads) text += fmt::format("  loading  {}\n", show_load(load));
+  text += "\n";
   for (const BenchSet& set : report.sets) text += show_set(set);
   text += show_denormals(report.denormals);
   for (const std::string& note : report.notes) text += fmt::format("note: {}\n", note);
@@ -163,6 +212,7 @@ std::string bench_json(const BenchReport& report) {
   json.object().field("schema_version", 1).field("command", "bench").field("version", version());
   json.field("commit", SWIGLU_COMMIT).field("compiler", report.machine.compiler);
   put_machine(json, report.machine);
+  json.field("neighbours", report.neighbours).field("neighbours_gb_per_s", report.neighbours_gb_per_s);
   json.key("layer").object().field("name", report.name).field("dim", report.config.dim);
   json.field("hidden", report.config.hidden).field("dtype", report.dtype).end();
   json.key("limits").array();
@@ -176,11 +226,13 @@ std::string bench_json(const BenchReport& report) {
     }
     json.end().end();
   }
-  json.end();
-  put_load(json, report.load);
-  json.key("rows").array();
+  json.end().key("load").array();
+  for (const LoadReport& load : report.loads) put_load(json, load);
+  json.end().key("sets").array();
+  for (const BenchSet& set : report.sets) put_set(json, set);
+  json.end().key("rows").array();
   for (const BenchSet& set : report.sets) {
-    for (const SpeedRow& row : set.rows) put_row(json, set, row);
+    for (std::size_t i = 0; i < set.rows.size(); ++i) put_row(json, set, i);
   }
   json.end().key("skipped").array();
   for (const BenchSet& set : report.sets) {
@@ -200,39 +252,6 @@ std::string bench_json(const BenchReport& report) {
   }
   json.end().list("notes", report.notes).field("time_ms", 1e3 * report.seconds);
   return json.end().text();
-}
-
-std::string bench_svg(const BenchReport& report) {
-  Chart chart;
-  chart.title = fmt::format("{}: dim {}, hidden {}", report.name, report.config.dim, report.config.hidden);
-  chart.subtitle =
-      fmt::format("{}; {}, swiglu {} ({})", report.machine.cpu, report.machine.compiler, version(), SWIGLU_COMMIT);
-  chart.x_title = "tokens a call";
-  ChartPanel ratio{.title = "Share of what this machine's limits allow",
-                   .series = {},
-                   .unit = " %",
-                   .reference = 100,
-                   .reference_name = "the limit"};
-  ChartPanel time{
-      .title = "Time per token (dashed: what the limits allow)", .series = {}, .log_y = true, .unit = " ms"};
-  for (const BenchSet& set : report.sets) {
-    const std::string name = key_of(set.layer, set.threads);
-    ChartSeries share{name, {}}, spent{name, {}}, allowed{name, {}};
-    allowed.dashed = true;
-    for (const SpeedRow& row : set.rows) {
-      const auto tokens = static_cast<double>(row.tokens);
-      share.points.emplace_back(tokens, 100 * row.roofline_ratio());
-      spent.points.emplace_back(tokens, 1e3 * row.time() / tokens);
-      allowed.points.emplace_back(tokens, 1e3 * median(row.bound_times) / tokens);
-      if (std::find(chart.ticks.begin(), chart.ticks.end(), tokens) == chart.ticks.end()) chart.ticks.push_back(tokens);
-    }
-    for (ChartSeries* series : {&share, &spent, &allowed}) std::sort(series->points.begin(), series->points.end());
-    ratio.series.push_back(std::move(share));
-    time.series.push_back(std::move(allowed));
-    time.series.push_back(std::move(spent));
-  }
-  chart.panels = {std::move(ratio), std::move(time)};
-  return draw(chart);
 }
 
 }  // namespace swiglu::cli

@@ -34,6 +34,7 @@ struct RunOptions {
   std::int64_t layer = 0;
   bool block = true;  ///< false: --part ffn
   Compute compute = Compute::automatic;
+  Storage storage = Storage::automatic;
   reference::Numerics numerics = reference::Numerics::exact;  ///< exact stands for fused, the fast path
   int threads = 0;
   std::optional<DType> dtype;  ///< of the output; nothing: the input's
@@ -74,6 +75,8 @@ struct BenchOptions {
   std::vector<int> threads;  ///< empty: 1 and all
   std::vector<Compute> computes = {Compute::automatic};
   std::vector<Isa> isas = {Isa::automatic};
+  std::vector<Storage> storages;  ///< empty: plain and compact of weights that are packed as bf16
+  int neighbours = 0;             ///< threads that take bandwidth away meanwhile
   std::optional<std::filesystem::path> json;  ///< an empty path: stdout
   std::optional<std::filesystem::path> svg;
 };

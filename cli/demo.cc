@@ -5,6 +5,7 @@
 
 #include "commands.h"
 #include "report.h"
+#include "storage.h"
 
 namespace swiglu::cli {
 
@@ -38,8 +39,8 @@ void show(const DemoReport& report) {
   const double peak = peak_gflops(report.limits, report.layer.compute);
   say(fmt::format("  limits   {:.1f} GB/s of memory, {:.0f} GFLOP/s of {}, measured beside the rows\n",
                   report.limits.read_gb_per_s, peak, peak == report.limits.fma_gflops ? "fma" : "bf16 dot products"));
-  say(fmt::format("  packed   once, {} in {}; peak memory of the process {}\n\n",
-                  format_bytes(static_cast<double>(report.layer.packed_bytes)), format_seconds(report.pack_seconds),
+  say(fmt::format("  packed   once, as {} ({}), in {}; peak memory of the process {}\n\n", storage_of(report.layer),
+                  show_bits(report.layer), format_seconds(report.pack_seconds),
                   format_bytes(static_cast<double>(report.peak_bytes))));
   say(show_speed(report) + "\n");
   for (const std::int64_t tokens : report.skipped) {
@@ -75,13 +76,15 @@ std::string show_json(const DemoReport& report) {
   json.field("bf16_dot_gflops", report.limits.bf16_dot_gflops).field("int8_dot_gops", report.limits.int8_dot_gops);
   json.field("peak_gflops", peak_gflops(report.limits, report.layer.compute)).end();
   json.key("layer").object().field("dim", report.layer.config.dim).field("hidden", report.layer.config.hidden);
-  json.field("eps", report.layer.config.eps).field("packed_bytes", report.layer.packed_bytes);
-  json.field("bits_per_weight", report.layer.bits_per_weight).field("pack_time_ms", report.pack_seconds * 1e3);
+  json.field("eps", report.layer.config.eps).field("storage", storage_of(report.layer));
+  json.field("packed_bytes", report.layer.packed_bytes).field("bits_per_weight", report.layer.bits_per_weight);
+  json.field("pack_time_ms", report.pack_seconds * 1e3);
   json.field("peak_memory_bytes", report.peak_bytes).end();
   json.key("rows").array();
   for (const SpeedRow& row : report.speed) {
     json.object().field("threads", report.threads).field("compute", name_of(report.layer.compute));
-    json.field("storage", report.layer.gate_up.storage).field("isa", name_of(report.layer.isa)).field("tokens", row.tokens);
+    json.field("storage", storage_of(report.layer)).field("isa", name_of(report.layer.isa));
+    json.field("tokens", row.tokens);
     json.field("time_ms", row.time() * 1e3).field("gflops", row.gflops()).field("gb_per_s", row.gb_per_s());
     json.field("roofline_ratio", row.roofline_ratio());
     json.field("limit", row.bandwidth_bound ? "bandwidth" : "compute").key("samples_ms").array();

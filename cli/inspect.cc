@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <map>
 #include <optional>
 
@@ -172,6 +173,21 @@ double weight_bytes(const FfnConfig& config, DType dtype) {
   return 3 * static_cast<double>(config.dim) * static_cast<double>(config.hidden) * static_cast<double>(size_of(dtype));
 }
 
+/// Of bf16 weights in compact storage, about: 12 of 16 bits. What trained weights add to that is a few per mille.
+std::int64_t compact_bytes(const FfnConfig& config) {
+  return static_cast<std::int64_t>(0.75 * weight_bytes(config, DType::bf16));
+}
+
+/// By the files' own names for the type.
+bool stored_as_bf16(const Checkpoint& model) {
+  return std::all_of(model.tensors().begin(), model.tensors().end(), [](const TensorInfo& tensor) {
+    std::string name = tensor.dtype;
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+    return tensor.role == "norm" || name.find("bf16") != std::string::npos ||
+           name.find("bfloat16") != std::string::npos;
+  });
+}
+
 std::string show_summary(const InspectOptions& options, const Checkpoint& model, const WidthOrigin& origin) {
   const FfnConfig& config = model.config();
   std::string text = headline(printable(options.model.string())) + "\n";
@@ -188,6 +204,10 @@ std::string show_summary(const InspectOptions& options, const Checkpoint& model,
   line("eps", fmt::format("{}", config.eps));
   line("packed", fmt::format("one layer takes {} in bf16, {} in f32", format_bytes(weight_bytes(config, DType::bf16)),
                              format_bytes(weight_bytes(config, DType::f32))));
+  if (stored_as_bf16(model)) {
+    line("compact", fmt::format("about {}: bf16 without loss in 12 bits or so, which the weights decide",
+                                format_bytes(static_cast<double>(compact_bytes(config)))));
+  }
   return text;
 }
 
@@ -202,6 +222,8 @@ std::string show_json(const InspectOptions& options, const Checkpoint& model, co
   json.field("shards", model.shards()).field("size_bytes", model.size_bytes());
   json.field("layer_bf16_bytes", static_cast<std::int64_t>(weight_bytes(config, DType::bf16)));
   json.field("layer_f32_bytes", static_cast<std::int64_t>(weight_bytes(config, DType::f32)));
+  json.key("layer_compact_bytes");
+  model.layers() > 0 && stored_as_bf16(model) ? json.value(compact_bytes(config)) : json.null();
   json.list("presets", origin.presets).key("recipe");
   if (origin.known) {
     json.object().field("multiple_of", origin.multiple_of).key("ffn_dim_multiplier");

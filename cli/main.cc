@@ -21,7 +21,9 @@ namespace {
 
 constexpr int kMostThreads = 4096;
 constexpr std::int64_t kMostTokens = 65536;  // of one call of bench
+constexpr int kMostNeighbours = 256;
 constexpr std::array<std::string_view, 3> kComputes = {"automatic", "f32", "bf16"};
+constexpr std::array<std::string_view, 3> kStorages = {"automatic", "plain", "compact"};
 
 int exit_code(ErrorCode code) {
   switch (code) {
@@ -58,6 +60,10 @@ void compute_flag(CLI::App* command, Compute& compute) {
   flag(command, "--compute", "TYPE", "automatic (default), f32 or bf16", [&compute](const std::string& text) {
     compute = parse_compute(kComputes[parse_choice("--compute", text, kComputes)]);
   });
+}
+
+Storage read_storage(const std::string& text) {
+  return parse_storage(kStorages[parse_choice("--storage", text, kStorages)]);
 }
 
 /// A flag that takes a list; `read` turns one of its pieces into a value.
@@ -117,6 +123,8 @@ CLI::App* add_run(CLI::App& app, RunOptions& o) {
          o.block = parse_choice("--part", text, kParts) == 0;
        });
   compute_flag(c, o.compute);
+  flag(c, "--storage", "KIND", "Of bf16 weights in memory: automatic (default), plain, compact; the same bits",
+       [&o](const std::string& text) { o.storage = read_storage(text); });
   flag(c, "--numerics", "KIND", "fused (default), or meta: the roundings of Meta's bf16 code, slowly",
        [&o](const std::string& text) {
          static constexpr std::array<std::string_view, 2> kKinds = {"fused", "meta"};
@@ -216,6 +224,12 @@ CLI::App* add_bench(CLI::App& app, BenchOptions& o) {
       [](const std::string& text) { return parse_compute(kComputes[parse_choice("--compute", text, kComputes)]); });
   list_flag<Isa>(c, "--isa", "LIST", "Instruction sets (default: SWIGLU_ISA, else the fastest here)", o.isas,
                  [](const std::string& text) { return parse_isa(text); });
+  list_flag<Storage>(c, "--storage", "LIST", "Of automatic, plain, compact, in turns (default: plain,compact of bf16)",
+                     o.storages, [](const std::string& text) { return read_storage(text); });
+  flag(c, "--neighbours", "N", "Threads that read other memory meanwhile, so that bandwidth is scarce (default: 0)",
+       [&o](const std::string& text) {
+         o.neighbours = static_cast<int>(parse_whole("--neighbours", text, 0, kMostNeighbours));
+       });
   flag(c, "--json", "[FILE]", "All samples and the machine as JSON, into FILE; without one, on stdout, not the table",
        [&o](const std::string& text) { o.json = text; })
       ->expected(0, 1);
@@ -223,7 +237,8 @@ CLI::App* add_bench(CLI::App& app, BenchOptions& o) {
        [&o](const std::string& text) { o.svg = text; });
   c->footer(
       "Limits (read bandwidth by the best of several patterns, multiply-add and dot product peaks) are measured\n"
-      "beside every row. A row's ratio is the time they would allow / the time it took. Needs up to 2 GB, 3 "
+      "beside every row. A row's ratio is the time they would allow / the time it took; storages take turns in each\n"
+      "row, and \"/ plain\" is the time / that of plain storage in the same rounds. Needs up to 2 GB, 4 "
       "minutes.\n\n"
       "Examples:\n  swiglu bench\n  swiglu bench --threads 1 --tokens 1,16,128 --json bench.json --svg bench.svg\n"
       "  swiglu bench Meta-Llama-3-8B --layer 3 --tokens 1\n  swiglu bench --dtype f32 --compute f32,bf16 --isa "

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <new>
 #include <utility>
 
@@ -28,6 +29,56 @@ double quantile(std::vector<double>& samples, double part) {
   const std::size_t above = std::min(below + 1, samples.size() - 1);
   return samples[below] + (at - static_cast<double>(below)) * (samples[above] - samples[below]);
 }
+
+constexpr double kRoundSeconds = 0.12;  // of one layer's calls: about what a sample of the limits takes
+
+/// The calls of one layer, and what they told so far.
+struct Runs {
+  Runs(const FeedForward& of, std::span<const float> input, std::span<float> output, std::span<std::byte> space,
+       std::int64_t tokens)
+      : layer(of), h(input), out(output), workspace(space) {
+    constexpr double kMostCalls = 50;  // a round
+    constexpr double kWarmSeconds = 0.05;
+    row.tokens = tokens;
+    row.work = work_of(layer.info(), tokens);
+    first = once();  // warms caches, pages and workers
+    for (const Stopwatch warming; warming.seconds() < kWarmSeconds;) once();
+    calls = static_cast<std::size_t>(std::clamp(kRoundSeconds / std::max(first, 1e-6), 1.0, kMostCalls));
+  }
+
+  double once() {
+    const std::int64_t dim = layer.info().config.dim;
+    const Stopwatch watch;
+    layer.block(view_f32(h.data(), row.tokens, dim), view_f32(out.data(), row.tokens, dim), workspace);
+    return watch.seconds();
+  }
+
+  /// `cold`: the probe or another layer has emptied the caches since.
+  void round(bool cold) {
+    if (cold && first < kRoundSeconds) once();
+    std::vector<double> times(calls);
+    for (double& time : times) time = once();
+    row.samples.insert(row.samples.end(), times.begin(), times.end());
+    row.round_times.push_back(median(std::move(times)));
+  }
+
+  /// The latest round with the limits beside it.
+  void compare(const Limits& beside) {
+    const double memory = row.work.bytes / (beside.read_gb_per_s * 1e9);
+    const double arithmetic = row.work.flops / (peak_gflops(beside, layer.info().compute) * 1e9);
+    row.bound_times.push_back(std::max(memory, arithmetic));
+    row.ratios.push_back(row.bound_times.back() / row.round_times.back());
+    bandwidth_rounds += memory > arithmetic ? 1 : 0;
+  }
+
+  const FeedForward& layer;
+  std::span<const float> h;
+  std::span<float> out;
+  std::span<std::byte> workspace;
+  SpeedRow row;
+  double first = 0;  ///< seconds of the first call
+  std::size_t calls = 1, bandwidth_rounds = 0;
+};
 
 }  // namespace
 
@@ -67,45 +118,36 @@ Work work_of(const FeedForwardInfo& layer, std::int64_t tokens) {
           static_cast<double>(layer.packed_bytes)};
 }
 
-SpeedRow measure_row(const FeedForward& layer, LimitProbe& probe, std::span<const float> h, std::int64_t tokens,
-                     const RowBudget& budget) {
-  constexpr double kRoundSeconds = 0.12;  // about what a sample of the limits takes
-  constexpr std::size_t kMostCalls = 50;  // a round
-  constexpr double kWarmSeconds = 0.05;
-  const std::int64_t dim = layer.info().config.dim;
-  std::vector<float> out(static_cast<std::size_t>(tokens * dim));
-  const Memory workspace(layer.workspace_bytes(tokens));
-  const auto once = [&] {
-    const Stopwatch watch;
-    layer.block(view_f32(h.data(), tokens, dim), view_f32(out.data(), tokens, dim), workspace.span());
-    return watch.seconds();
-  };
-  SpeedRow row;
-  row.tokens = tokens;
-  row.work = work_of(layer.info(), tokens);
-  const double first = once();  // warms caches, pages and workers
-  for (const Stopwatch warming; warming.seconds() < kWarmSeconds;) once();
-  const auto calls =
-      static_cast<std::size_t>(std::clamp(kRoundSeconds / std::max(first, 1e-6), 1.0, static_cast<double>(kMostCalls)));
-  const std::size_t rounds = std::min<std::size_t>(budget.rounds, first > 5 ? 1 : first > 1 ? 3 : budget.rounds);
-  const Stopwatch whole;
-  row.limits.push_back(probe.sample());
-  double bandwidth_rounds = 0;
-  while (row.ratios.size() < rounds || whole.seconds() < budget.seconds) {
-    if (row.limits.size() > 1 && first < kRoundSeconds) once();  // the probe has emptied the caches
-    std::vector<double> round(calls);
-    for (double& sample : round) sample = once();
-    row.samples.insert(row.samples.end(), round.begin(), round.end());
-    row.limits.push_back(probe.sample());
-    const Limits beside = best_of(row.limits[row.limits.size() - 2], row.limits.back());
-    const double memory = row.work.bytes / (beside.read_gb_per_s * 1e9);
-    const double arithmetic = row.work.flops / (peak_gflops(beside, layer.info().compute) * 1e9);
-    row.bound_times.push_back(std::max(memory, arithmetic));
-    row.ratios.push_back(row.bound_times.back() / median(round));
-    bandwidth_rounds += memory > arithmetic ? 1 : 0;
+std::vector<SpeedRow> measure_rows(std::span<const FeedForward* const> layers, LimitProbe& probe,
+                                   std::span<const float> h, std::int64_t tokens, const RowBudget& budget) {
+  std::size_t space = 0;
+  for (const FeedForward* layer : layers) space = std::max(space, layer->workspace_bytes(tokens));
+  const Memory workspace(space);
+  std::vector<float> out(static_cast<std::size_t>(tokens * layers.front()->info().config.dim));
+  std::vector<Runs> runs;
+  runs.reserve(layers.size());
+  double longest = 0;
+  for (const FeedForward* layer : layers) {
+    longest = std::max(longest, runs.emplace_back(*layer, h, out, workspace.span(), tokens).first);
   }
-  row.bandwidth_bound = 2 * bandwidth_rounds > static_cast<double>(row.ratios.size());
-  return row;
+  const std::size_t rounds = std::min<std::size_t>(budget.rounds, longest > 5 ? 1 : longest > 1 ? 3 : budget.rounds);
+  const Stopwatch whole;
+  std::vector<Limits> limits = {probe.sample()};
+  for (std::size_t done = 0; done < rounds || whole.seconds() < budget.seconds; ++done) {
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      runs[done % 2 == 0 ? i : runs.size() - 1 - i].round(limits.size() > 1 || runs.size() > 1);
+    }
+    limits.push_back(probe.sample());
+    for (Runs& run : runs) run.compare(best_of(limits[limits.size() - 2], limits.back()));
+  }
+  std::vector<SpeedRow> rows;
+  rows.reserve(runs.size());
+  for (Runs& run : runs) {
+    run.row.limits = limits;
+    run.row.bandwidth_bound = 2 * run.bandwidth_rounds > run.row.ratios.size();
+    rows.push_back(std::move(run.row));
+  }
+  return rows;
 }
 
 double expected_seconds(std::span<const SpeedRow> rows, std::int64_t tokens) {
@@ -121,6 +163,11 @@ std::int64_t peak_memory() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+}
+
+bool forget_peak_memory() {
+  std::ofstream file("/proc/self/clear_refs");
+  return static_cast<bool>(file << "5" << std::flush);
 }
 
 }  // namespace swiglu::cli

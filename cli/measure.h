@@ -52,6 +52,7 @@ struct SpeedRow {
   std::int64_t tokens = 0;
   std::vector<double> samples;      ///< seconds a call, in the order measured
   std::vector<Limits> limits;       ///< before the first round, between rounds, after the last
+  std::vector<double> round_times;  ///< one a round: its median time, in seconds
   std::vector<double> ratios;       ///< one a round: the time its limits would allow / its median time
   std::vector<double> bound_times;  ///< one a round: the time its limits would allow, in seconds
   Work work;
@@ -66,14 +67,19 @@ struct RowBudget {
   double seconds = 2.5;
   std::size_t rounds = 5;  ///< at least
 };
-/// Rounds of a few calls with limits sampled on both sides; warmed up first. `h` holds the tokens.
-[[nodiscard]] SpeedRow measure_row(const FeedForward& layer, LimitProbe& probe, std::span<const float> h,
-                                   std::int64_t tokens, const RowBudget& budget = {});
+/// Rounds of a few calls with limits sampled on both sides; warmed up first. `h` holds the tokens. Several
+/// layers of one shape take turns within each round, which one first changes from round to round: what is said
+/// of one beside another holds for the same seconds. A row for each; they share the budget and the limits.
+[[nodiscard]] std::vector<SpeedRow> measure_rows(std::span<const FeedForward* const> layers, LimitProbe& probe,
+                                                 std::span<const float> h, std::int64_t tokens,
+                                                 const RowBudget& budget = {});
 
 /// What a call of so many tokens will take at most, going by the rows before it; 0 if there are none.
 [[nodiscard]] double expected_seconds(std::span<const SpeedRow> rows, std::int64_t tokens);
 
-/// The largest resident size of this process so far.
+/// The largest resident size of this process so far, or since it was made to forget; it does not on systems
+/// that will not have it (false).
 [[nodiscard]] std::int64_t peak_memory();
+[[nodiscard]] bool forget_peak_memory();
 
 }  // namespace swiglu::cli

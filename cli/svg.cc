@@ -48,15 +48,22 @@ std::string line(double x1, double y1, double x2, double y2, std::string_view lo
   return fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" {}/>\n", x1, y1, x2, y2, look);
 }
 
-/// The names of all series, in the order of their first appearance: the legend and the colours.
-std::vector<std::string> names_in(const Chart& chart) {
-  std::vector<std::string> names;
+std::string point_look(std::string_view colour, bool hollow) {
+  if (!hollow) return fmt::format("r=\"3.4\" fill=\"{}\"", colour);
+  return fmt::format("r=\"3.4\" fill=\"#ffffff\" stroke=\"{}\" stroke-width=\"1.6\"", colour);
+}
+
+/// All series by name, in the order of their first appearance: the legend and the colours.
+std::vector<ChartSeries> legend_of(const Chart& chart) {
+  std::vector<ChartSeries> legend;
   for (const ChartPanel& panel : chart.panels) {
     for (const ChartSeries& series : panel.series) {
-      if (std::find(names.begin(), names.end(), series.name) == names.end()) names.push_back(series.name);
+      const bool known = std::any_of(legend.begin(), legend.end(),
+                                     [&series](const ChartSeries& other) { return other.name == series.name; });
+      if (!known) legend.push_back({series.name, {}, false, series.hollow});
     }
   }
-  return names;
+  return legend;
 }
 
 /// A range of values with the numbers that are written beside it.
@@ -92,6 +99,7 @@ Axis y_axis(const ChartPanel& panel) {
   }
   Axis axis{0, 1, panel.log_y, {}};
   if (!(least <= most) || most <= 0) return axis;
+  if (!panel.log_y && least >= panel.low && most > panel.low) axis.low = panel.low;
   if (panel.log_y) {  // 1, 2 and 5 of each power of ten, one beyond the values on both sides
     for (int power = -12; power < 12; ++power) {
       for (const double digit : {1.0, 2.0, 5.0}) axis.marks.push_back(digit * std::pow(10.0, power));
@@ -103,14 +111,14 @@ Axis y_axis(const ChartPanel& panel) {
     axis.high = axis.marks.back() > axis.low ? axis.marks.back() : 2 * axis.low;
     return axis;
   }
-  double step = std::pow(10.0, std::floor(std::log10(most)));
-  while (most / step < 4) step /= 2;
-  for (double mark = 0; mark < most + step * 0.999; mark += step) axis.marks.push_back(mark);
+  double step = std::pow(10.0, std::floor(std::log10(most - axis.low)));
+  while ((most - axis.low) / step < 4) step /= 2;
+  for (double mark = axis.low; mark < most + step * 0.999; mark += step) axis.marks.push_back(mark);
   axis.high = axis.marks.back();
   return axis;
 }
 
-void draw_panel(std::string& out, const ChartPanel& panel, const Chart& chart, const std::vector<std::string>& names,
+void draw_panel(std::string& out, const ChartPanel& panel, const Chart& chart, const std::vector<ChartSeries>& legend,
                 double top) {
   const Axis x = x_axis(chart.ticks), y = y_axis(panel);
   const double right = kWidth - kRight, bottom = top + kPanel;
@@ -135,7 +143,9 @@ void draw_panel(std::string& out, const ChartPanel& panel, const Chart& chart, c
                  panel.reference_name);
   }
   for (const ChartSeries& series : panel.series) {
-    const auto index = static_cast<std::size_t>(std::find(names.begin(), names.end(), series.name) - names.begin());
+    const auto entry = std::find_if(legend.begin(), legend.end(),
+                                    [&series](const ChartSeries& other) { return other.name == series.name; });
+    const auto index = static_cast<std::size_t>(entry - legend.begin());
     const std::string_view colour = kColours[index % kColours.size()];
     std::string points;
     for (const auto& [px, py] : series.points) points += fmt::format("{:.1f},{:.1f} ", at_x(px), at_y(py));
@@ -144,10 +154,9 @@ void draw_panel(std::string& out, const ChartPanel& panel, const Chart& chart, c
                        series.dashed ? "1.2" : "2.2", series.dashed ? " stroke-dasharray=\"4 3\"" : "");
     if (series.dashed) continue;
     for (const auto& [px, py] : series.points) {
-      out += fmt::format(
-          "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.2\" fill=\"{}\"><title>{}: {:.6g}: {:.4g}{}</title>"
-          "</circle>\n",
-          at_x(px), at_y(py), colour, escaped(series.name), px, py, panel.unit);
+      out +=
+          fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" {}><title>{}: {:.6g}: {:.4g}{}</title></circle>\n", at_x(px),
+                      at_y(py), point_look(colour, series.hollow), escaped(series.name), px, py, panel.unit);
     }
   }
 }
@@ -155,9 +164,9 @@ void draw_panel(std::string& out, const ChartPanel& panel, const Chart& chart, c
 }  // namespace
 
 std::string draw(const Chart& chart) {
-  const std::vector<std::string> names = names_in(chart);
+  const std::vector<ChartSeries> legend = legend_of(chart);
   const double panels_end = kTop + static_cast<double>(chart.panels.size()) * (kPanel + kGap) - kGap;
-  const double height = panels_end + 62 + kLegendRow * static_cast<double>(names.size());
+  const double height = panels_end + 62 + kLegendRow * static_cast<double>(legend.size());
   std::string out = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1:.0f}\" width=\"{0}\" height=\"{1:.0f}\" "
       "font-family=\"sans-serif\" role=\"img\" aria-label=\"{2}\">\n"
@@ -167,16 +176,18 @@ std::string draw(const Chart& chart) {
   out += words(20, 42, "font-size=\"11\" fill=\"#555555\"", chart.subtitle);
   double top = kTop;
   for (const ChartPanel& panel : chart.panels) {
-    draw_panel(out, panel, chart, names, top);
+    draw_panel(out, panel, chart, legend, top);
     top += kPanel + kGap;
   }
   out += words((kLeft + kWidth - kRight) / 2, panels_end + 35,
                "font-size=\"12\" text-anchor=\"middle\" fill=\"#444444\"", chart.x_title);
-  for (std::size_t i = 0; i < names.size(); ++i) {
+  for (std::size_t i = 0; i < legend.size(); ++i) {
     const double y = panels_end + 62 + kLegendRow * static_cast<double>(i);
     const std::string_view colour = kColours[i % kColours.size()];
     out += line(kLeft, y - 4, kLeft + 26, y - 4, fmt::format("stroke=\"{}\" stroke-width=\"2.2\"", colour));
-    out += words(kLeft + 34, y, "font-size=\"12\" fill=\"#222222\"", names[i]);
+    out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" {}/>\n", kLeft + 13, y - 4,
+                       point_look(colour, legend[i].hollow));
+    out += words(kLeft + 34, y, "font-size=\"12\" fill=\"#222222\"", legend[i].name);
   }
   return out + "</svg>\n";
 }

@@ -14,12 +14,14 @@ struct ChartSeries {
   std::string name;
   std::vector<std::pair<double, double>> points;
   bool dashed = false;  ///< a limit rather than a measurement
+  bool hollow = false;  ///< its points
 };
 
 struct ChartPanel {
   std::string title;
   std::vector<ChartSeries> series;
-  bool log_y = false;         ///< else from 0
+  bool log_y = false;
+  double low = 0;             ///< where an axis that is not logarithmic begins, unless values are below: then at 0
   std::string unit;           ///< after the numbers of the y axis
   double reference = 0;       ///< a dashed line across, unless 0
   std::string reference_name{};

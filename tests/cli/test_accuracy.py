@@ -142,7 +142,7 @@ class Accuracy(CommandTest):
         out = self.folder / "y.npy"
         said = self.done("run", STORIES / "hf_bf16_sharded", "--layer", 4, "--input", STORIES / "x.npy", "-o", out,
                          "--threads", 1).err
-        for word in ("layer 4", str(DIM), str(HIDDEN), "[4, 64]", "compute bf16", "1 thread", "s; "):
+        for word in ("layer 4", str(DIM), str(HIDDEN), "[4, 64]", "compute bf16", "bf16 (1", "bits a weight", "1 thread", "s; "):
             self.assertIn(word, said)
 
     def test_verify(self):

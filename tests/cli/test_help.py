@@ -7,12 +7,12 @@ from support import CommandTest, swiglu
 FLAGS = {
     "demo": {"--threads", "--json"},
     "inspect": {"--stats", "--json"},
-    "run": {"--layer", "--input", "-o", "--output", "--part", "--compute", "--numerics", "--threads", "--dtype",
-            "--input-dtype", "--eps", "--hidden"},
+    "run": {"--layer", "--input", "-o", "--output", "--part", "--compute", "--storage", "--numerics", "--threads",
+            "--dtype", "--input-dtype", "--eps", "--hidden"},
     "verify": {"--layer", "--input", "--threads", "--compute", "--json"},
     "synth": {"--preset", "--dim", "--hidden", "--layers", "--format", "--shards", "--dtype", "--seed", "-o", "--output"},
     "bench": {"--layer", "--preset", "--dim", "--hidden", "--eps", "--dtype", "--tokens", "--threads", "--compute", "--isa",
-              "--json", "--svg"},
+              "--storage", "--neighbours", "--json", "--svg"},
     "width": {"--dim", "--multiple-of", "--ffn-dim-multiplier"},
 }
 
@@ -42,7 +42,7 @@ class Usage(CommandTest):
         self.refused(2, ["insepct", "did you mean 'inspect'"], "insepct")
         self.refused(2, ["frobnicate", "--help"], "frobnicate")
         self.refused(2, ["--layr", "did you mean '--layer'"], "run", "m", "--layr", 1)
-        self.refused(2, ["run", "--storage"], "run", "m", "--storage", "plain")
+        self.refused(2, ["verify", "--storage"], "verify", "m", "--storage", "plain")
         for later in ("compare", "convert", "pack"):
             self.refused(2, [later], later)
 
@@ -57,6 +57,8 @@ class Usage(CommandTest):
             (["--layer", "99999999999999999999"], [*run, "--layer", "99999999999999999999"]),
             (["--part", "block, ffn", "'all'"], [*run, "--layer", "0", "--part", "all"]),
             (["--compute", "bf16", "'int8'"], [*run, "--layer", "0", "--compute", "int8"]),
+            (["--storage", "automatic, plain, compact", "'tight'"], [*run, "--layer", "0", "--storage", "tight"]),
+            (["--numerics", "--storage"], [*run, "--layer", "0", "--numerics", "meta", "--storage", "plain"]),
             (["--numerics", "fused, meta"], [*run, "--layer", "0", "--numerics", "exact"]),
             (["--numerics", "--compute"], [*run, "--layer", "0", "--numerics", "meta", "--compute", "f32"]),
             (["--dtype", "f64", "'i8'"], [*run, "--layer", "0", "--dtype", "i8"]),

@@ -35,6 +35,7 @@ class RoundTrip(CommandTest):
                 self.assertEqual((report["layers"], report["dim"], report["hidden"], report["shards"]),
                                  (2, DIM, HIDDEN, shards))
                 self.assertEqual(len(report["tensors"]), 8)
+                self.assertEqual(report["layer_compact_bytes"], report["layer_bf16_bytes"] * 3 // 4)
                 inspected.append([(s["layer"], s["role"], s["min"], s["max"], s["rms"], s["nan"]) for s in report["stats"]])
                 outputs.add(self.output_of(model).tobytes())
                 self.assertTrue(self.done("verify", model, "--json").json["pass"])
@@ -51,6 +52,20 @@ class RoundTrip(CommandTest):
         right = feed_forward(normalised(h, layer), layer)
         self.assertLess(relative(self.output_of(model) - h, right), 6e-3)
         self.assertLess(relative(self.output_of(model, 1, "--compute", "f32") - h, right), 2e-6)
+
+    def test_storages_give_the_same_bits(self):
+        for dtype in ("bf16", "f32"):
+            model = self.make(dtype, "--dtype", dtype)
+            for compute in ("f32", "bf16"):
+                outputs = {self.output_of(model, 1, "--compute", compute, "--storage", storage).tobytes()
+                           for storage in ("automatic", "plain", "compact")}
+                self.assertEqual(len(outputs), 1, (dtype, compute))
+        said = self.done("run", self.folder / "f32", "--layer", 0, "--input", self.input, "-o", self.folder / "y.npy",
+                         "--storage", "compact").err
+        self.assertRegex(said, r"plain f32 \(\d+.* bits a weight, ")  # only bf16 has another
+        self.assertIsNone(self.done("inspect", self.folder / "f32", "--json").json["layer_compact_bytes"])
+        self.assertNotIn("compact", self.done("inspect", self.folder / "f32").out)
+        self.assertRegex(self.done("inspect", self.folder / "bf16").out, r"compact +about \d")
 
     def test_seeds_and_types(self):
         digests = {}
