@@ -11,9 +11,7 @@ namespace {
 
 #include "kernels/avx512.inl"
 
-struct V : V512 {
-  static constexpr bool kHasDot = false;
-};
+using V = V512;
 
 #include "kernels/tile.inl"
 

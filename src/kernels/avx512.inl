@@ -5,6 +5,7 @@ struct V512 {
   static constexpr int kWidth = 16;
   static constexpr int kMaxRows = 14;
   static constexpr int vectors_at_once(int) { return 2; }
+  static constexpr bool kHasDot = false;
   static constexpr int kCrowded = 24;  // sums that leave too few registers for loads of the next k
   using F = __m512;
   using I = __m512i;
@@ -118,5 +119,27 @@ struct V512 {
     auto* d = static_cast<double*>(at);
     _mm512_storeu_pd(d, _mm512_cvtps_pd(_mm512_castps512_ps256(x)));
     _mm512_storeu_pd(d + 8, _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)));
+  }
+};
+
+// With dot products of bf16 pairs, and with vpermb, which takes no notice of an index's upper bits (the table is
+// there four times). Templates, because not every unit that includes them is compiled for such a processor.
+template <class Base>
+struct Bf16Dot : Base {
+  static constexpr bool kHasDot = true;
+  static __m512 dot_bf16(__m512 acc, __m512 a, __m512 b) {
+    return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+  }
+};
+
+template <class Base>
+struct Vbmi : Base {
+  template <int Half, int N>
+  static void decode(__m512i (&out)[N], const char* block, int, __m512i table) {
+    static_assert(N == 2);
+    const __m512i low = Base::words(block + 64 * Half), both = Base::words(block + 128);
+    const __m512i high = _mm512_permutexvar_epi8(Half == 0 ? both : _mm512_srli_epi16(both, 4), table);
+    out[0] = _mm512_unpacklo_epi8(low, high);
+    out[1] = _mm512_unpackhi_epi8(low, high);
   }
 };

@@ -12,12 +12,7 @@ namespace {
 
 #include "kernels/avx512.inl"
 
-struct V : V512 {
-  static constexpr bool kHasDot = true;
-  static F dot_bf16(F acc, F a, F b) {
-    return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
-  }
-};
+using V = Bf16Dot<V512>;
 
 #include "kernels/tile.inl"
 

@@ -116,9 +116,10 @@ Operands operands(const kernels::ProductKernels& kernels, Product product, int r
 
 class TableRow : public ::testing::Test {
  public:
-  TableRow(Isa isa, Product product, int rows) : isa_(isa), product_(product), rows_(rows) {}
+  TableRow(const kernels::ProductKernels& fast, Product product, int rows)
+      : fast_(fast), product_(product), rows_(rows) {}
   void TestBody() override {
-    const auto& fast = kernels::find_table(name_of(isa_))->product[static_cast<int>(product_)];
+    const auto& fast = fast_;
     const auto& scalar = kernels::kScalar.product[static_cast<int>(plain_of(product_))];
     for (const std::int64_t steps : {0, 1, 3, 255, 256, 257, 511, 512, 513, 1025}) {
       const Operands mine = operands(fast, product_, rows_, steps);
@@ -151,24 +152,35 @@ class TableRow : public ::testing::Test {
     }
     scalar.matmul[1]({one.data(), all.weights.data(), expected.data() + row * kPanel, steps, false, {}});
   }
-  Isa isa_;
+  const kernels::ProductKernels& fast_;
   Product product_;
   int rows_;
 };
 
-// One test per row of the tables this machine can run.
+// One test per row of the tables this machine can run, and per row that only other processors use.
 const int kRegistered = [] {
   int count = 0;
+  const auto add = [&count](const std::string& isa, const kernels::ProductKernels& kernels, Product product) {
+    for (int rows = 1; rows <= kernels.max_rows; ++rows, ++count) {
+      const std::string name = fmt::format("{}_{}x{}x{}", kProductNames[static_cast<int>(product)], rows, kPanel,
+                                           kernels::k_per_step(product));
+      ::testing::RegisterTest(
+          ("Kernels_" + isa).c_str(), name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
+          [&kernels, product, rows]() -> TableRow* { return new TableRow(kernels, product, rows); });
+    }
+  };
   for (const Isa isa : available_isas()) {
-    for (int p = 0; p < kernels::kProducts; ++p) {
-      const auto& row = kernels::find_table(name_of(isa))->product[p];
-      for (int rows = 1; rows <= row.max_rows; ++rows, ++count) {
-        const std::string name =
-            fmt::format("{}_{}x{}x{}", kProductNames[p], rows, kPanel, kernels::k_per_step(static_cast<Product>(p)));
-        ::testing::RegisterTest(
-            fmt::format("Kernels_{}", name_of(isa)).c_str(), name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
-            [isa, p, rows]() -> TableRow* { return new TableRow(isa, static_cast<Product>(p), rows); });
-      }
+    const auto& table = *kernels::find_table(name_of(isa));
+    for (int p = 0; p < kernels::kProducts; ++p) add(name_of(isa), table.product[p], static_cast<Product>(p));
+    if (isa != Isa::avx512 && isa != Isa::avx512bf16) continue;
+    const bool dot = isa == Isa::avx512bf16;
+    const auto& base = dot ? kernels::kAvx512Bf16 : kernels::kAvx512;
+    const auto& vbmi = dot ? kernels::kAvx512Bf16Vbmi : kernels::kAvx512Vbmi;
+    const bool has_vbmi = __builtin_cpu_supports("avx512vbmi") != 0;
+    for (const Product p : {Product::f32_compact, Product::bf16_compact}) {
+      const auto& row = p == Product::f32_compact ? vbmi.f32_compact : vbmi.bf16_compact;
+      if (has_vbmi) add(std::string(name_of(isa)) + "_vbmi", row, p);
+      add(std::string(name_of(isa)) + "_base", base.product[static_cast<int>(p)], p);
     }
   }
   return count;
