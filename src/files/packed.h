@@ -77,6 +77,14 @@ struct PackedHeader {
   std::vector<PackedLayer> layers;  ///< at least one, numbers ascending and below origin.layers
 };
 
+/// The header's text and where it begins, preamble, trailer and checksum found right. Throws format, or
+/// unsupported for another format version.
+struct PackedText {
+  std::string text;
+  std::uint64_t offset = 0;
+};
+[[nodiscard]] PackedText read_packed_text(const File& file);
+
 /// Reads and proves everything but the bytes in the regions: these lie inside the file, at their alignments,
 /// without overlap, and with gaps between them only as alignment wants them (`gaps`, if not null, gets those).
 /// Throws format, or unsupported for another format version or layout family.

@@ -1,39 +1,20 @@
-// The header of a packed file, proved before anything in it is used: preamble, trailer, the JSON text between
-// them, and the places of all regions, which tile the file but for the gaps that alignment makes. Allocates
-// nothing beyond the header, whose length is compared with the file's first. Knows no payload.
+// The header of a packed file, proved before anything in it is used: the JSON text, and the places of all
+// regions, which tile the file but for the gaps that alignment makes. Allocates nothing that the header's own
+// size does not justify. Knows no payload.
 #include <algorithm>
-#include <cstring>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/text.h"
-#include "files/checksum.h"
 #include "files/json.h"
 #include "files/packed.h"
 
 namespace swiglu::files {
 namespace {
 
-using Frame = std::array<std::byte, kPackedFrame>;
-
 constexpr std::uint64_t kLargest = std::uint64_t{1} << 60;  // of any size: times 4 bytes it is still an int64
-
-template <class T>
-T number_at(const Frame& frame, std::size_t at) {
-  T value = 0;
-  std::memcpy(&value, frame.data() + at, sizeof(T));
-  return value;
-}
-
-bool has_magic(const Frame& frame, std::size_t at) {
-  return std::memcmp(frame.data() + at, kPackedMagic.data(), kPackedMagic.size()) == 0;
-}
-
-bool zeros(const Frame& frame, std::size_t from, std::size_t to) {
-  return std::all_of(frame.begin() + static_cast<std::ptrdiff_t>(from), frame.begin() + static_cast<std::ptrdiff_t>(to),
-                     [](std::byte b) { return b == std::byte{0}; });
-}
 
 /// A value of the header, and the way to it for messages.
 struct Value {
@@ -55,8 +36,8 @@ class Reader {
   explicit Reader(const File& file) : file_(file), where_(escaped(file.name())) {}
 
   PackedHeader read(std::vector<PackedRegion>* gaps) {
-    check_preamble();
-    const std::string text = read_text();
+    const auto [text, offset] = read_packed_text(file_);
+    data_end_ = offset;
     JsonRules rules;
     rules.max_depth = 8;
     const Json json = parse_json(text, rules, where_ + ": header");
@@ -81,63 +62,6 @@ class Reader {
 
  private:
   [[noreturn]] void fail(const std::string& reason) const { throw Error(ErrorCode::format, where_ + ": " + reason); }
-
-  void check_preamble() const {
-    Frame frame{};
-    if (file_.size() < 2 * kPackedFrame) cut_short();
-    file_.read(0, frame);
-    if (!has_magic(frame, 0)) fail("not a file of packed layers: its first bytes are others");
-    const auto version = number_at<std::uint32_t>(frame, kPackedMagic.size());
-    if (version > kPackedVersion) {
-      throw Error(ErrorCode::unsupported,
-                  fmt::format("{}: written by a newer swiglu, format version {}; this one reads version {}: pack again",
-                              where_, version, kPackedVersion));
-    }
-    if (version != kPackedVersion) fail(fmt::format("expected format version {}, found {}", kPackedVersion, version));
-    if (!zeros(frame, kPackedMagic.size() + sizeof version, frame.size())) {
-      fail(fmt::format("expected zeros after the format version, up to byte {}, found others", frame.size()));
-    }
-  }
-
-  [[noreturn]] void cut_short() const {
-    fail(
-        fmt::format("expected the end mark of a packed file in its last bytes, found none ({} bytes): it is cut "
-                    "short, or something follows it",
-                    file_.size()));
-  }
-
-  std::string read_text() {
-    Frame frame{};
-    const std::uint64_t trailer = file_.size() - kPackedFrame;
-    file_.read(trailer, frame);
-    if (!has_magic(frame, kPackedFrame - kPackedMagic.size())) cut_short();
-    if (!zeros(frame, kTrailerZeros, kPackedFrame - kPackedMagic.size())) {
-      fail("expected zeros before the end mark, found others");
-    }
-    const auto offset = number_at<std::uint64_t>(frame, kTrailerOffset);
-    const auto bytes = number_at<std::uint64_t>(frame, kTrailerBytes);
-    std::uint64_t end = 0;
-    if (bytes > kMaxPackedHeader) {
-      fail(fmt::format("expected a header of at most {} bytes, found {}", kMaxPackedHeader, bytes));
-    }
-    if (offset < kPackedFrame || offset % kPackedAlignment != 0 || !checked_add(offset, bytes, end) || end > trailer) {
-      fail(fmt::format("expected the header at a multiple of {} between {} and {}, found it at {}, {} bytes long",
-                       kPackedAlignment, kPackedFrame, trailer, offset, bytes));
-    }
-    if (end != trailer) {
-      fail(fmt::format("expected the file to end {} bytes after its header, at {}, found {} bytes more", kPackedFrame,
-                       end + kPackedFrame, trailer - end));
-    }
-    std::string text(static_cast<std::size_t>(bytes), '\0');
-    file_.read(offset, std::as_writable_bytes(std::span(text)));
-    const auto expected = number_at<std::uint64_t>(frame, kTrailerChecksum);
-    const std::uint64_t found = checksum(std::as_bytes(std::span(text)));
-    if (found != expected) {
-      fail(fmt::format("header: expected the checksum {:016x}, found {:016x}: the file is damaged", expected, found));
-    }
-    data_end_ = offset;
-    return text;
-  }
 
   [[noreturn]] void expected(const Value& value, std::string_view what) const {
     fail(fmt::format("{}: expected {}, found {}", value.path, what, value.json.describe()));
