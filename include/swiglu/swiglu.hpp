@@ -335,6 +335,7 @@ class Checkpoint {
   explicit Checkpoint(std::unique_ptr<Impl> impl) noexcept;
 
  private:
+  friend class PackedWriter;  // takes along what the weights came from
   std::unique_ptr<Impl> impl_;
 };
 

@@ -4,6 +4,7 @@
 #include "files/checkpoint.h"
 
 #include <algorithm>
+#include <numeric>
 #include <system_error>
 #include <utility>
 
@@ -12,12 +13,9 @@
 #include "base/cpu.h"
 #include "base/dtype.h"
 #include "base/text.h"
+#include "files/packed.h"
 
 namespace swiglu {
-
-struct Checkpoint::Impl {
-  files::Contents contents;
-};
 
 namespace files {
 namespace {
@@ -67,6 +65,7 @@ Contents open_folder(const std::filesystem::path& folder, const OpenOptions& opt
 Contents open_file(const std::filesystem::path& path, const OpenOptions& options) {
   auto file = std::make_shared<const File>(path);
   const std::string kind = describe_contents(*file);
+  if (kind.starts_with("a file of packed layers")) return open_packed(file, options);
   if (kind.starts_with("a zip") || kind.starts_with("a bare pickle") || kind.starts_with("a tar")) {
     return open_pth(file, options);
   }
@@ -100,6 +99,21 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   constexpr std::size_t kShown = 8;
   if (shape.size() <= kShown) return fmt::format("[{}]", fmt::join(shape, ", "));
   return fmt::format("[{}, … {} dimensions]", fmt::join(shape.begin(), shape.begin() + kShown, ", "), shape.size());
+}
+
+std::string ranges_text(const std::vector<std::int64_t>& numbers) {
+  constexpr int kShown = 12;
+  std::string out;
+  int shown = 0;
+  for (std::size_t i = 0; i < numbers.size();) {
+    if (shown++ == kShown) return fmt::format("{}, … ({} in all)", out, numbers.size());
+    std::size_t last = i;
+    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
+    out += fmt::format("{}{}", out.empty() ? "" : ", ", numbers[i]);
+    if (last > i) out += fmt::format("-{}", numbers[last]);
+    i = last + 1;
+  }
+  return out;
 }
 
 void report(Contents& contents, const OpenOptions& options, Error fault) {
@@ -146,12 +160,23 @@ Checkpoint Checkpoint::open(const std::filesystem::path& path, const OpenOptions
   const bool folder = std::filesystem::is_directory(path, ignored);
   auto impl = std::make_unique<Impl>();
   impl->contents = folder ? files::open_folder(path, options) : files::open_file(path, options);
+  files::Contents& contents = impl->contents;
+  if (options.map && contents.packed == nullptr) {
+    throw Error(ErrorCode::usage, fmt::format("{}: only files of packed layers can be mapped, and this is of format {}",
+                                              escaped(path.string()), contents.format));
+  }
+  if (contents.origin.layers == 0) contents.origin.layers = std::ssize(contents.layers);
+  if (contents.numbers.empty()) {
+    contents.numbers.resize(contents.layers.size());
+    std::iota(contents.numbers.begin(), contents.numbers.end(), 0);
+  }
   return Checkpoint(std::move(impl));
 }
 
 const std::string& Checkpoint::format() const noexcept { return impl_->contents.format; }
 const std::string& Checkpoint::family() const noexcept { return impl_->contents.family; }
 std::int64_t Checkpoint::layers() const noexcept { return std::ssize(impl_->contents.layers); }
+const std::vector<std::int64_t>& Checkpoint::layer_numbers() const noexcept { return impl_->contents.numbers; }
 const FfnConfig& Checkpoint::config() const noexcept { return impl_->contents.config; }
 std::int64_t Checkpoint::shards() const noexcept { return impl_->contents.shards; }
 std::uint64_t Checkpoint::size_bytes() const noexcept { return impl_->contents.size_bytes; }
@@ -161,24 +186,29 @@ const std::vector<std::string>& Checkpoint::problems() const noexcept { return i
 
 void Checkpoint::check_payloads() const {
   for (const auto& archive : impl_->contents.archives) files::check_pth_payloads(archive);
+  if (impl_->contents.packed) impl_->contents.packed->check();
 }
 
 LayerSource Checkpoint::layer(std::int64_t i) const {
-  const auto& layers = impl_->contents.layers;
-  if (layers.empty()) {
-    throw Error(ErrorCode::usage, fmt::format("layer {} is out of range: the checkpoint has no layers", i));
+  const std::vector<std::int64_t>& numbers = impl_->contents.numbers;
+  const auto found = std::lower_bound(numbers.begin(), numbers.end(), i);
+  if (found == numbers.end() || *found != i) {
+    const bool whole = !numbers.empty() && numbers.back() == std::ssize(numbers) - 1;
+    throw Error(ErrorCode::usage, fmt::format("layer {} is {}: the checkpoint has {}", i,
+                                              numbers.empty() || whole ? "out of range" : "not in the file",
+                                              numbers.empty() ? "no layers"
+                                              : whole         ? fmt::format("layers 0 to {}", numbers.back())
+                                                              : "layers " + files::ranges_text(numbers)));
   }
-  if (i < 0 || i >= std::ssize(layers)) {
-    throw Error(ErrorCode::usage,
-                fmt::format("layer {} is out of range: the checkpoint has layers 0 to {}", i, layers.size() - 1));
-  }
-  const files::LayerParts& parts = layers[static_cast<std::size_t>(i)];
+  const auto position = static_cast<std::size_t>(found - numbers.begin());
+  const files::LayerParts& parts = impl_->contents.layers[position];
   if (parts.fault) throw *parts.fault;
   LayerSource out;
   out.config = impl_->contents.config;
   out.gate = parts.gate;
   out.up = parts.up;
   out.down = parts.down;
+  if (impl_->contents.packed) out.packed = impl_->contents.packed->layer(position);
   const DType dtype = parts.norm->dtype();
   const std::int64_t dim = parts.norm->cols();
   std::vector<std::byte> stored(static_cast<std::size_t>(dim * size_of(dtype)));

@@ -14,24 +14,39 @@
 
 namespace swiglu::files {
 
-/// One layer's tensors, shapes and types checked against the config.
+/// One layer's tensors (of a packed file only the norm), shapes and types checked against the config.
 struct LayerParts {
   std::shared_ptr<const TensorSource> gate, up, down;
   std::shared_ptr<const TensorSource> norm;  ///< one row of dim columns
   std::optional<Error> fault;                ///< why the layer cannot be used (collect_problems only)
 };
 
+/// What the weights were taken from: passed on, so that packed files can say it.
+struct OriginFile {
+  std::string name;  ///< without folder
+  std::uint64_t bytes = 0;
+};
+struct Origin {
+  std::int64_t layers = 0;  ///< of the whole model
+  std::vector<OriginFile> files;
+};
+
+class PackedFile;
+
 struct Contents {
   std::string format;
   std::string family;
   FfnConfig config;
   std::vector<LayerParts> layers;
+  std::vector<std::int64_t> numbers;  ///< of the layers; left empty for 0, 1, 2, …
+  Origin origin;                      ///< layers: left 0 for the number of layers here
   std::int64_t shards = 0;
   std::uint64_t size_bytes = 0;
   std::vector<TensorInfo> tensors;
   std::vector<std::string> notes;
   std::vector<std::string> problems;
   std::vector<std::shared_ptr<const File>> archives;  ///< .pth files: their payloads carry checksums
+  std::shared_ptr<const PackedFile> packed;           ///< of format "packed": its layers, in the order of `layers`
 };
 
 /// A folder with config.json and model.safetensors or model.safetensors.index.json.
@@ -43,6 +58,12 @@ struct Contents {
 /// One .pth file without params.json.
 [[nodiscard]] Contents open_pth(const std::shared_ptr<const File>& file, const OpenOptions& options);
 
+/// One file of packed layers.
+[[nodiscard]] Contents open_packed(const std::shared_ptr<const File>& file, const OpenOptions& options);
+
+/// "0-3, 5, 7-31", cut after a dozen ranges; numbers ascend.
+[[nodiscard]] std::string ranges_text(const std::vector<std::int64_t>& numbers);
+
 /// Adds `fault` to the problems if they are being collected, else throws it.
 void report(Contents& contents, const OpenOptions& options, Error fault);
 
@@ -52,3 +73,11 @@ void report(Contents& contents, const OpenOptions& options, Error fault);
                                                                 std::int64_t rows, std::int64_t cols);
 
 }  // namespace swiglu::files
+
+namespace swiglu {
+
+struct Checkpoint::Impl {
+  files::Contents contents;
+};
+
+}  // namespace swiglu

@@ -36,6 +36,7 @@ bool is_there(const std::filesystem::path& path) {
 void add_file(Contents& contents, const File& file) {
   ++contents.shards;
   contents.size_bytes += file.size();
+  contents.origin.files.push_back({file.path().filename().string(), file.size()});
 }
 
 // A shard is a plain file name in the index's own folder.

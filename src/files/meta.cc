@@ -327,6 +327,7 @@ Contents open_shards(const std::vector<Shard>& shards, const std::string& where,
   for (const Shard& shard : shards) {
     contents.size_bytes += shard.file->size();
     contents.archives.push_back(shard.file);
+    contents.origin.files.push_back({shard.file->path().filename().string(), shard.file->size()});
   }
   contents.shards = std::ssize(shards);
   if (params != nullptr) {

@@ -2,6 +2,7 @@
 #include "files/source.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -157,6 +158,32 @@ void File::read(std::uint64_t offset, std::span<std::byte> bytes) const {
   }
 }
 
+std::shared_ptr<const std::byte> File::map(std::uint64_t offset, std::size_t bytes) const {
+  const auto fail = [&](const std::string& reason, ErrorCode code = ErrorCode::io) {
+    throw Error(code, fmt::format("{}: cannot map {} bytes at {}: {}", escaped(name()), bytes, offset, reason));
+  };
+  struct stat status{};
+  if (fstat(fd_, &status) != 0) fail(system_text(errno));
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  if (size < offset || size - offset < bytes) {  // touching what is gone would kill the process
+    fail(fmt::format("the file has become shorter than the {} bytes it had when opened", size_));
+  }
+  // The system can use huge pages only where addresses and offsets agree modulo their size: a reservation with
+  // room for one more is made first, and the file mapped over the part of it that agrees.
+  constexpr std::size_t kHugePage = std::size_t{2} << 20;
+  const std::size_t reserved = bytes + kHugePage;
+  void* space = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (space == MAP_FAILED) fail(system_text(errno), ErrorCode::no_memory);
+  std::shared_ptr<std::byte> owner(static_cast<std::byte*>(space),
+                                   [reserved](std::byte* start) { munmap(start, reserved); });
+  std::byte* begin = owner.get() + (offset - reinterpret_cast<std::uintptr_t>(space)) % kHugePage;
+  if (mmap(begin, bytes, PROT_READ, MAP_SHARED | MAP_FIXED, fd_, static_cast<off_t>(offset)) == MAP_FAILED) {
+    fail(system_text(errno), errno == ENOMEM ? ErrorCode::no_memory : ErrorCode::io);
+  }
+  madvise(begin, bytes, MADV_HUGEPAGE);  // a request: small pages do as well
+  return {owner, begin};
+}
+
 std::shared_ptr<const TensorSource> make_source(std::string name, FileMatrix matrix) {
   return std::make_shared<FileSource>(std::move(name), std::move(matrix));
 }
@@ -187,6 +214,7 @@ std::string describe_contents(const File& file) {
   }
   if (head.starts_with("version https://git-lfs")) return "a Git-LFS pointer (run 'git lfs pull' to fetch the weights)";
   if (head.starts_with("PK\x03\x04")) return "a zip archive";
+  if (head.starts_with("SWIGLUPK")) return "a file of packed layers";
   if (head.starts_with("GGUF")) return "a GGUF file";
   if (head.starts_with("\x93NUMPY")) return "a .npy array";
   if (head.starts_with("\x1f\x8b")) return "a gzip file";

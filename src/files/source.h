@@ -27,6 +27,9 @@ class File {
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
   /// Reads exactly `bytes` at `offset`. Throws io when the file has become shorter.
   void read(std::uint64_t offset, std::span<std::byte> bytes) const;
+  /// The same bytes as memory that all processes share, unmapped with the last copy of the pointer. `offset` is
+  /// a multiple of the page. Throws io, also when the file has become shorter, or no_memory.
+  [[nodiscard]] std::shared_ptr<const std::byte> map(std::uint64_t offset, std::size_t bytes) const;
 
  private:
   std::filesystem::path path_;
