@@ -41,18 +41,12 @@ Product product_for(Compute compute, DType packed) {
   return packed == DType::bf16 ? Product::f32_bf16 : packed == DType::f16 ? Product::f32_f16 : Product::f32_f32;
 }
 
-// A fixed table, measured (docs/speed.md).
-Storage storage_for(const Options& options, Isa isa, DType packed, const char* role) {
-  if (packed != DType::bf16) {
-    if (options.storage == Storage::compact) {
-      throw Error(ErrorCode::usage, fmt::format("compact storage is for weights packed as bf16, {} is packed as {}: "
-                                                "choose compute bf16, or plain storage",
-                                                role, name_of(packed)));
-    }
-    return Storage::plain;
-  }
+// A fixed table, measured (docs/speed.md): with 8 lanes and fewer, decoding costs more than the saved bytes give
+// from 4 tokens on.
+Storage storage_for(const Options& options, Isa isa, DType packed) {
+  if (packed != DType::bf16) return Storage::plain;
   if (options.storage != Storage::automatic) return options.storage;
-  return isa == Isa::scalar ? Storage::plain : Storage::compact;
+  return isa == Isa::avx512 || isa == Isa::avx512bf16 ? Storage::compact : Storage::plain;
 }
 
 // Rounds to nearest whatever mode the caller is in; store_double is compiled elsewhere, so the
@@ -159,8 +153,8 @@ void FeedForward::Impl::pack(const LayerSource& source, const Options& options) 
   info.compute = options.compute != Compute::automatic ? options.compute : all_bf16 ? Compute::bf16 : Compute::f32;
   const DType gate_up_type = packed_type(info.compute, source.gate->dtype(), source.up->dtype());
   const DType down_type = packed_type(info.compute, source.down->dtype(), source.down->dtype());
-  const Storage gate_up_storage = storage_for(options, info.isa, gate_up_type, "gate and up");
-  const Storage down_storage = storage_for(options, info.isa, down_type, "down");
+  const Storage gate_up_storage = storage_for(options, info.isa, gate_up_type);
+  const Storage down_storage = storage_for(options, info.isa, down_type);
   const auto all = layer::group_borders(source.config.hidden);
   const std::vector<std::int64_t> borders(all.begin() + groups.first, all.begin() + groups.last + 1);
   local_hidden = borders.back() - borders.front();
