@@ -57,6 +57,10 @@ inline __attribute__((always_inline)) void multiply_compact(V::F (&acc)[M][N], c
     for (int n = 0; n < N; ++n) words[n] = V::words(line + 4 * place(n));
   }
   if constexpr (kPairs<P>) {
+    if (widened != nullptr) {
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) V::store(widened + place(n), words[n]);
+    }
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       const V::F x = V::broadcast(a + m * 4);

@@ -109,7 +109,7 @@ struct Tile {
   std::int64_t steps;
   bool resume;  ///< a chunk begins at this piece's first k, and chunks before it are in `sum`
   Ahead ahead;
-  float* widened = nullptr;  ///< if given, the weights are also stored as those of ProductKernels::wide
+  float* widened = nullptr;  ///< if given, the weights are also stored as ProductKernels::wide takes them
   Codes codes = {};          ///< of compact weights
 };
 using Matmul = void (*)(const Tile&);
@@ -164,8 +164,8 @@ struct ProductKernels {
   Matmul matmul[kMaxTileRows + 1];  ///< by rows, 1 … max_rows; [0] unused
   int max_rows;
   bool pairs;  ///< activations as bf16 pairs, else as floats
-  /// The product that gives the same sums from weights that need no conversion (Tile::widened), worth it
-  /// when several tiles use them; the product itself where there is nothing to convert.
+  /// The product that gives the same sums from weights that need no conversion, as Tile::widened leaves them,
+  /// worth it when several tiles use them; the product itself where there is nothing to convert.
   Product wide;
 };
 

@@ -14,12 +14,13 @@ constexpr int kWeightBytes = P == Product::f32_f16 ? 2 : 4;
 template <Product P>
 constexpr std::int64_t kStepBytes = step_bytes(P);
 
-// What a product's weights are once they are floats.
+// What a product's weights are once nothing is left to convert: floats, or plain pairs.
 template <Product P>
-constexpr Product kWide = kPairs<P> || P == Product::f32_f32                      ? P
-                          : P == Product::bf16_bf16 || P == Product::bf16_compact ? Product::bf16_wide
-                          : P == Product::bf16_wide                               ? P
-                                                                                  : Product::f32_f32;
+constexpr Product kWide =
+    P == Product::bf16_compact && kPairs<P>                                        ? Product::bf16_bf16
+    : (P == Product::bf16_bf16 || P == Product::bf16_compact) && !kPairs<P>        ? Product::bf16_wide
+    : P == Product::f32_bf16 || P == Product::f32_f16 || P == Product::f32_compact ? Product::f32_f32
+                                                                                   : P;
 
 // With all registers taken by sums, loads of the next k must not move up: they would push sums out.
 inline __attribute__((always_inline)) void keep_order() { asm volatile("" ::: "memory"); }

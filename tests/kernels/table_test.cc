@@ -200,7 +200,7 @@ TEST(KernelTable, widened_weights_give_the_same_bits) {
       for (int rows = 1; rows <= table[p].max_rows; ++rows) {
         for (const std::int64_t steps : {std::int64_t{1}, std::int64_t{3}, chunk, chunk + 1, 2 * chunk + 5}) {
           const Operands mine = operands(table[p], product, rows, steps);
-          const std::int64_t a_step = kernels::k_per_step(product) * rows * 4;
+          const std::int64_t a_step = kernels::k_per_step(product) * rows * (table[p].pairs ? 2 : 4);
           const std::int64_t wide_steps = kernels::k_per_step(product) / kernels::k_per_step(wide);
           std::vector<float> expected(static_cast<std::size_t>(rows * kPanel)), first(expected), others(expected);
           table[p].matmul[rows]({mine.activations.data(),
