@@ -46,8 +46,12 @@ PackedMatrix::PackedMatrix(const MatrixShape& shape, DType dtype, Storage storag
 kernels::Codes PackedMatrix::codes(std::int64_t p, std::int64_t i, std::int64_t step) const noexcept {
   const Panel& from = panel(p);
   if (!from.compact) return {};
-  const kernels::Patch* first = from.patches.data() + from.first_patch[static_cast<std::size_t>(i)];
-  while (kernels::step_of(*first) < step) ++first;  // seldom more than a few
+  const auto piece = static_cast<std::size_t>(i);
+  const std::int64_t end = piece + 1 < from.first_patch.size() ? from.first_patch[piece + 1] : std::ssize(from.patches);
+  const kernels::Patch* first = from.patches.data() + from.first_patch[piece];
+  // kNoPatch, the last of them, is not before any step.
+  first = std::partition_point(first, from.patches.data() + end,
+                               [step](kernels::Patch patch) { return kernels::step_of(patch) < step; });
   return {from.table.data(), first, step};
 }
 
