@@ -30,9 +30,9 @@ class Swiglu final : public Peer {
 
   [[nodiscard]] std::string name() const override { return fmt::format("swiglu {}", version()); }
   [[nodiscard]] std::string about() const override {
-    return fmt::format("{} compute on {}, {:.0f} MB packed once for all numbers of tokens",
+    return fmt::format("{} compute on {}, {:.0f} MB of {} packed once for all numbers of tokens",
                        name_of(layer_.info().compute), name_of(layer_.info().isa),
-                       static_cast<double>(layer_.info().packed_bytes) * 1e-6);
+                       static_cast<double>(layer_.info().packed_bytes) * 1e-6, layer_.info().gate_up.storage);
   }
   void prepare(std::int64_t tokens) override { tokens_ = tokens; }
   double run() override {
