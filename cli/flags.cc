@@ -93,6 +93,25 @@ std::vector<std::string> parse_list(std::string_view flag, std::string_view text
   }
 }
 
+std::vector<std::pair<std::int64_t, std::int64_t>> parse_ranges(std::string_view flag, std::string_view text) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
+  for (const std::string& piece : parse_list(flag, text)) {
+    const std::string_view whole = piece;
+    const std::size_t dash = whole.find('-');
+    std::int64_t first = 0, last = 0;
+    bool good = parse_all(whole.substr(0, dash), first) && first >= 0;
+    last = first;
+    if (dash != std::string_view::npos) good = good && parse_all(whole.substr(dash + 1), last) && last >= first;
+    if (!good) refuse(flag, "numbers and ranges with commas between, as 0,3,5-8", text);
+    ranges.emplace_back(first, last);
+  }
+  std::sort(ranges.begin(), ranges.end());
+  const auto twice = std::adjacent_find(ranges.begin(), ranges.end(),
+                                        [](const auto& a, const auto& b) { return b.first <= a.second; });
+  if (twice != ranges.end()) refuse(flag, fmt::format("each number once, not {} twice", (twice + 1)->first), text);
+  return ranges;
+}
+
 std::string_view nearest(std::string_view word, std::span<const std::string_view> choices) {
   constexpr std::size_t kLongest = 64;  // nobody mistypes a command by a paragraph
   if (word.empty() || word.size() > kLongest || choices.empty()) return {};

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "swiglu/swiglu.hpp"
@@ -26,6 +27,11 @@ namespace swiglu::cli {
 
 /// The pieces of a list between its commas. Refuses empty pieces and repetitions.
 [[nodiscard]] std::vector<std::string> parse_list(std::string_view flag, std::string_view text);
+
+/// Numbers and ranges between commas, "0,3,5-8", as ascending ranges, first and last of each. Refuses a number
+/// that is in two of them.
+[[nodiscard]] std::vector<std::pair<std::int64_t, std::int64_t>> parse_ranges(std::string_view flag,
+                                                                              std::string_view text);
 
 /// The choice most like `word`; empty if none is close enough to be meant.
 [[nodiscard]] std::string_view nearest(std::string_view word, std::span<const std::string_view> choices);
