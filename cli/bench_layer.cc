@@ -192,7 +192,13 @@ double bytes_needed(double packed, const BenchOptions& options, std::int64_t dim
 }
 
 std::vector<Storage> storages_of(const BenchOptions& options, const LayerSource& source, Compute compute) {
-  if (!options.storages.empty()) return options.storages;
+  if (!options.storages.empty()) {
+    std::vector<Storage> storages = options.storages;
+    // Only bf16 has another: of other weights the plain one is what there is to measure.
+    if (!all_bf16(source, compute))
+      std::replace(storages.begin(), storages.end(), Storage::compact, Storage::automatic);
+    return storages;
+  }
   if (all_bf16(source, compute)) return {Storage::plain, Storage::compact};
   if (has_bf16(source, compute)) return {Storage::plain, Storage::automatic};  // of a part only
   return {Storage::automatic};

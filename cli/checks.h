@@ -65,7 +65,7 @@ struct BitsReport {
   std::vector<std::string> isas;
   std::vector<std::string> storages;  ///< "plain bf16"; of a packed file first "compact bf16 of the file"
   std::vector<int> threads;
-  bool scalar_once = false;  ///< the scalar tier ran in one combination only, for time
+  bool scalar_once = false;  ///< the scalar tier ran once in each storage only, for time
   [[nodiscard]] bool good() const { return runs == equal; }
 };
 

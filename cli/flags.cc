@@ -122,4 +122,37 @@ std::string_view nearest(std::string_view word, std::span<const std::string_view
   return distance(word, *best) <= close_enough ? *best : std::string_view{};
 }
 
+namespace {
+
+std::string did_you_mean(std::string_view meant, const std::string& otherwise) {
+  return meant.empty() ? otherwise : fmt::format("did you mean '{}'?", meant);
+}
+
+}  // namespace
+
+void check_words(const std::vector<std::string>& arguments, const std::vector<Words>& commands) {
+  if (arguments.empty()) throw Error(ErrorCode::usage, "no command given: try `swiglu demo`, or `swiglu --help`");
+  const std::string& word = arguments.front();
+  if (word.starts_with("-")) return;
+  std::vector<std::string_view> choices;
+  choices.reserve(commands.size());
+  for (const Words& words : commands) choices.emplace_back(words.command);
+  const auto found = std::find(choices.begin(), choices.end(), word);
+  if (found == choices.end()) {
+    throw Error(ErrorCode::usage, fmt::format("no command '{}': {}", printable(word),
+                                              did_you_mean(nearest(word, choices), "`swiglu --help` lists them")));
+  }
+  const std::vector<std::string>& flags = commands[static_cast<std::size_t>(found - choices.begin())].flags;
+  const std::vector<std::string_view> known(flags.begin(), flags.end());
+  for (std::size_t i = 1; i < arguments.size(); ++i) {
+    const std::string_view full = arguments[i];
+    const std::string_view given = full.substr(0, full.find('='));
+    if (given == "--") break;
+    if (!given.starts_with("--") || std::find(known.begin(), known.end(), given) != known.end()) continue;
+    throw Error(ErrorCode::usage,
+                fmt::format("{}: no flag '{}': {}", word, printable(given),
+                            did_you_mean(nearest(given, known), fmt::format("`swiglu {} --help` lists them", word))));
+  }
+}
+
 }  // namespace swiglu::cli

@@ -302,40 +302,15 @@ struct Command {
   std::function<int()> run;
 };
 
-std::string did_you_mean(std::string_view meant, const std::string& otherwise) {
-  return meant.empty() ? otherwise : fmt::format("did you mean '{}'?", meant);
-}
-
-/// Words that are no command or flag are answered with what was probably meant. (CLI11 would first
-/// complain of a required flag that is missing because it was mistyped.)
-void check_words(int argc, char** argv, const std::vector<Command>& commands) {
-  if (argc < 2) throw Error(ErrorCode::usage, "no command given: try `swiglu demo`, or `swiglu --help`");
-  const std::string word = argv[1];
-  if (word.starts_with("-")) return;
-  std::vector<std::string> names;
-  names.reserve(commands.size());
-  for (const Command& command : commands) names.push_back(command.app->get_name());
-  const std::vector<std::string_view> choices(names.begin(), names.end());
-  const auto found = std::find(choices.begin(), choices.end(), word);
-  if (found == choices.end()) {
-    throw Error(ErrorCode::usage, fmt::format("no command '{}': {}", printable(word),
-                                              did_you_mean(nearest(word, choices), "`swiglu --help` lists them")));
+std::vector<Words> words_of(const std::vector<Command>& commands) {
+  std::vector<Words> words;
+  for (const Command& command : commands) {
+    words.push_back({command.app->get_name(), {}});
+    for (const CLI::Option* option : command.app->get_options()) {
+      for (const std::string& name : option->get_lnames()) words.back().flags.push_back("--" + name);
+    }
   }
-  const CLI::App* command = commands[static_cast<std::size_t>(found - choices.begin())].app;
-  std::vector<std::string> flags;
-  for (const CLI::Option* option : command->get_options()) {
-    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
-  }
-  const std::vector<std::string_view> known(flags.begin(), flags.end());
-  for (int i = 2; i < argc; ++i) {
-    const std::string_view full = argv[i];
-    const std::string_view given = full.substr(0, full.find('='));
-    if (given == "--") break;
-    if (!given.starts_with("--") || std::find(known.begin(), known.end(), given) != known.end()) continue;
-    throw Error(ErrorCode::usage,
-                fmt::format("{}: no flag '{}': {}", word, printable(given),
-                            did_you_mean(nearest(given, known), fmt::format("`swiglu {} --help` lists them", word))));
-  }
+  return words;
 }
 
 int run_command_line(int argc, char** argv) {
@@ -366,7 +341,7 @@ int run_command_line(int argc, char** argv) {
       {add_bench(app, bench_options), [&] { return bench(bench_options); }},
       {add_width(app, width_options), [&] { return width(width_options); }},
   };
-  check_words(argc, argv, commands);
+  check_words({argv + 1, argv + argc}, words_of(commands));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& fault) {

@@ -27,9 +27,7 @@ std::string stored(const PackedSource& packed) {
 
 }  // namespace
 
-std::string storage_of(const FeedForwardInfo& layer) {
-  return both(layer.gate_up.storage, layer.down.storage);
-}
+std::string storage_of(const FeedForwardInfo& layer) { return both(layer.gate_up.storage, layer.down.storage); }
 
 std::string show_bits(const FeedForwardInfo& layer) {
   return fmt::format("{:.4g} bits a weight, {}", layer.bits_per_weight,

@@ -205,7 +205,11 @@ std::string show_json(const VerifyOptions& options, const Checkpoint& model, con
   json.list("notes", model.notes()).key("layers").array();
   for (const LayerReport& report : reports) {
     json.object().field("layer", report.layer).field("compute", name_of(report.compute));
-    json.field("storage", report.storage).field("isa", name_of(report.isa)).field("pass", report.good()).key("inputs").array();
+    json.field("storage", report.storage)
+        .field("isa", name_of(report.isa))
+        .field("pass", report.good())
+        .key("inputs")
+        .array();
     for (const Result& result : report.results) {
       json.object().field("input", result.input).field("pass", result.good());
       for (std::size_t m = 0; m < kMatrices.size(); ++m) {
@@ -259,8 +263,9 @@ int verify(const VerifyOptions& options) {
       fmt::format("error:  {} against the double-precision oracle, relative L2, on {} per input\n"
                   "stage:  the part of it that this stage added; bound: what it may add, checked element by element\n",
                   name_of(reports.front().isa), plural(inputs.front().tokens, "token")));
-  say(fmt::format("bits:   {}; {}; {} threads; all at once, one by one, uneven split{}\n\n",
-                  fmt::join(bits.isas, ", "), fmt::join(bits.storages, ", "), fmt::join(bits.threads, ", "), bits.scalar_once ? "; scalar in one combination" : ""));
+  say(fmt::format("bits:   {}; {}; {} threads; all at once, one by one, uneven split{}\n\n", fmt::join(bits.isas, ", "),
+                  fmt::join(bits.storages, ", "), fmt::join(bits.threads, ", "),
+                  bits.scalar_once ? "; scalar once in each storage" : ""));
   say(show_table(reports) + "\n");
   for (const std::string& note : model.notes()) say(fmt::format("note: {}\n", note));
   std::int64_t skipped = 0;
