@@ -96,8 +96,7 @@ void eps_and_hidden_flags(CLI::App* command, OpenOptions& open) {
 
 void map_flag(CLI::App* command, bool& map) {
   command->add_flag("--map", map,
-                    "Use a packed file's pages as they are: processes then share one copy, checksums are not looked "
-                    "at, and cutting the file meanwhile kills the process");
+                    "Map a packed file: processes share one copy, no checksum is looked at, cutting it kills them");
 }
 
 void json_flag(CLI::App* command, bool& json) { command->add_flag("--json", json, "One JSON document on stdout"); }
@@ -198,8 +197,8 @@ CLI::App* add_pack(CLI::App& app, PackOptions& o) {
       ->required();
   c->footer(
       "The other commands take FILE for MODEL; layers keep their numbers. Memory: one packed layer at a time.\n\n"
-      "Examples:\n  swiglu pack Meta-Llama-3-8B -o llama.swiglu\n"
-      "  swiglu run llama.swiglu --layer 0 --input h.npy --output out.npy --map\n"
+      "Examples:\n  swiglu pack Meta-Llama-3-8B -o llama.swiglu && swiglu run llama.swiglu --layer 0 --input h.npy -o "
+      "y.npy\n"
       "  swiglu pack Meta-Llama-3-8B --layers 0-3,31 --compute f32 --storage plain -o some.swiglu\n");
   return c;
 }
