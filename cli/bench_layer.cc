@@ -55,10 +55,12 @@ BenchLayer open_model(const BenchOptions& options) {
   OpenOptions open;
   open.eps = options.eps;
   open.hidden = options.hidden;
+  open.map = options.map;
   const Checkpoint model = Checkpoint::open(*options.model, open);
   for (const std::string& note : model.notes()) tell(fmt::format("swiglu: note: {}\n", note));
   BenchLayer layer;
-  const std::int64_t index = options.layer.value_or(0);
+  if (!options.layer && model.layers() == 0) static_cast<void>(model.layer(0));  // throws
+  const std::int64_t index = options.layer.value_or(model.layer_numbers().front());
   layer.source = model.layer(index);
   layer.name = fmt::format("layer {} of {}", index, printable(options.model->string()));
   const bool folder = std::filesystem::is_directory(*options.model);
@@ -191,13 +193,16 @@ double bytes_needed(double packed, const BenchOptions& options, std::int64_t dim
 
 std::vector<Storage> storages_of(const BenchOptions& options, const LayerSource& source, Compute compute) {
   if (!options.storages.empty()) return options.storages;
-  if (has_bf16(source, compute)) return {Storage::plain, Storage::compact};
+  if (all_bf16(source, compute)) return {Storage::plain, Storage::compact};
+  if (has_bf16(source, compute)) return {Storage::plain, Storage::automatic};  // of a part only
   return {Storage::automatic};
 }
 
 BenchLayer open_bench_layer(const BenchOptions& options, std::vector<std::string>& notes) {
   if (options.model) return open_model(options);
-  if (options.layer || options.eps) throw Error(ErrorCode::usage, "bench: --layer and --eps need a MODEL");
+  if (options.layer || options.eps || options.map) {
+    throw Error(ErrorCode::usage, "bench: --layer, --eps and --map need a MODEL");
+  }
   const DType dtype = options.dtype.value_or(DType::bf16);
   const Shape shape = choose_shape(options, dtype, notes);
   double needed = least_needed(options, shape.config.dim,

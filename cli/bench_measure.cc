@@ -133,6 +133,7 @@ class Bench {
       runner.use(all.runner());
       meter_.label("packing");
       FeedForward layer(source, runner.runner(), options);
+      if (std::string text = packed_anew(source, layer.info()); !text.empty()) note(std::move(text));
       if (is_new(layer.info(), layers)) layers.push_back({storage, std::move(layer)});
     }
     measure_layers(layers, source, options, runner);
@@ -158,7 +159,9 @@ class Bench {
     ThreadPool all(most_threads_);
     runner.use(all.runner());
     for (const Packed& packed : layers) {
-      options.storage = packed.storage;
+      options.compute = packed.layer.info().compute;
+      const bool compact = !is_plain(packed.layer.info()) && all_bf16(source, options.compute);
+      options.storage = compact ? Storage::compact : packed.storage;  // a packed file's own is automatic too
       measure_denormals(packed.layer, source, options, runner.runner());
     }
   }

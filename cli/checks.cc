@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "report.h"
+#include "storage.h"
 
 namespace swiglu::cli {
 
@@ -83,10 +84,28 @@ std::vector<Split> splits_of(std::int64_t tokens) {
   return splits;
 }
 
+/// A layer in one of the forms that it can lie in memory.
+struct Form {
+  const LayerSource& source;
+  Storage storage;
+  bool of_file;
+};
+
+std::vector<Form> forms_of(const LayerSource& source, const LayerSource& unpacked, Compute compute) {
+  std::vector<Form> forms;
+  if (source.packed != nullptr) forms.push_back({source, Storage::automatic, true});
+  forms.push_back({unpacked, Storage::plain, false});
+  if (has_bf16(unpacked, compute)) {
+    forms.push_back({unpacked, all_bf16(unpacked, compute) ? Storage::compact : Storage::automatic, false});
+  }
+  return forms;
+}
+
 }  // namespace
 
-BitsReport check_bits(const LayerSource& source, Compute compute, Pools& pools, std::span<const float> h,
-                      std::int64_t tokens, const std::function<void(const std::string&)>& step) {
+BitsReport check_bits(const LayerSource& source, const LayerSource& unpacked, Compute compute, Pools& pools,
+                      std::span<const float> h, std::int64_t tokens,
+                      const std::function<void(const std::string&)>& step) {
   BitsReport report;
   const auto splits = splits_of(tokens);
   for (const auto& pool : pools.list()) report.threads.push_back(pool->threads());
@@ -96,36 +115,43 @@ BitsReport check_bits(const LayerSource& source, Compute compute, Pools& pools, 
   std::vector<Isa> isas = available_isas();
   report.scalar_once = products > 2e7 && isas.size() > 1;
   std::vector<float> first, out(h.size());
+  const auto compare = [&](const FeedForward& layer, const Split& split, const std::string& how) {
+    std::int64_t row = 0;
+    for (const std::int64_t count : split.counts) {
+      run_rows(layer, h, out, row, count);
+      row += count;
+    }
+    if (report.runs++ == 0) first = out;
+    same_bits(first, out) ? void(++report.equal) : report.different.push_back(how);
+  };
   std::reverse(isas.begin(), isas.end());
   for (const Isa isa : isas) {
     report.isas.emplace_back(name_of(isa));
     step(fmt::format("bits on {}", name_of(isa)));
-    SwitchRunner runner;
-    runner.use(pools.all().runner());
-    Options options;
-    options.compute = compute;
-    options.isa = isa;
-    const FeedForward layer(source, runner.runner(), options);
     const bool once = report.scalar_once && isa == Isa::scalar;
-    for (const auto& pool : pools.list()) {
-      if (once && pool.get() != &pools.all()) continue;
-      runner.use(pool->runner());
-      for (const Split& split : splits) {
-        if (once && &split != &splits.front()) continue;
-        std::int64_t row = 0;
-        for (const std::int64_t count : split.counts) {
-          run_rows(layer, h, out, row, count);
-          row += count;
-        }
-        if (report.runs++ == 0) first = out;
-        if (same_bits(first, out)) {
-          ++report.equal;
-        } else {
-          report.different.push_back(
-              fmt::format("{}, {}, {}", name_of(isa), plural(pool->threads(), "thread"), split.name));
+    std::vector<std::string> storages;  // a storage that comes out as one before it is not run again
+    for (const Form& form : forms_of(source, unpacked, compute)) {
+      SwitchRunner runner;
+      runner.use(pools.all().runner());
+      Options options;
+      options.compute = compute;
+      options.storage = form.storage;
+      options.isa = isa;
+      const FeedForward layer(form.source, runner.runner(), options);
+      const std::string storage = storage_of(layer.info()) + (form.of_file ? " of the file" : "");
+      if (std::find(storages.begin(), storages.end(), storage) != storages.end()) continue;
+      storages.push_back(storage);
+      for (const auto& pool : pools.list()) {
+        if (once && pool.get() != &pools.all()) continue;
+        runner.use(pool->runner());
+        for (const Split& split : splits) {
+          if (once && &split != &splits.front()) continue;
+          compare(layer, split,
+                  fmt::format("{}, {}, {}, {}", name_of(isa), storage, plural(pool->threads(), "thread"), split.name));
         }
       }
     }
+    if (report.storages.size() < storages.size()) report.storages = storages;
   }
   return report;
 }

@@ -61,18 +61,21 @@ class Pools {
 /// How often the same tokens gave the same bits.
 struct BitsReport {
   std::int64_t runs = 0, equal = 0;
-  std::vector<std::string> different;  ///< "avx2, 2 threads, one by one"
+  std::vector<std::string> different;  ///< "avx2, compact bf16, 2 threads, one by one"
   std::vector<std::string> isas;
+  std::vector<std::string> storages;  ///< "plain bf16"; of a packed file first "compact bf16 of the file"
   std::vector<int> threads;
-  bool scalar_once = false;  ///< the scalar tier ran in one combination only, for time
+  bool scalar_once = false;  ///< the scalar tier ran once in each storage only, for time
   [[nodiscard]] bool good() const { return runs == equal; }
 };
 
-/// Runs block() on `h` ([tokens, dim]) in every combination of tier, thread count and batch split (all
-/// at once; one by one; uneven) and compares each with the first bitwise. `step` is called before each
-/// packing with what is about to be done.
-[[nodiscard]] BitsReport check_bits(const LayerSource& source, Compute compute, Pools& pools, std::span<const float> h,
-                                    std::int64_t tokens, const std::function<void(const std::string&)>& step);
+/// Runs block() on `h` ([tokens, dim]) in every combination of tier, storage, thread count and batch split (all
+/// at once; one by one; uneven) and compares each with the first bitwise. A layer of a packed file takes part as
+/// it is, and packed anew from `unpacked`; other layers are their own `unpacked`. `step` is called before the
+/// packing for each tier with what is about to be done.
+[[nodiscard]] BitsReport check_bits(const LayerSource& source, const LayerSource& unpacked, Compute compute,
+                                    Pools& pools, std::span<const float> h, std::int64_t tokens,
+                                    const std::function<void(const std::string&)>& step);
 
 /// block() on rows [first, first + count) of h and out.
 void run_rows(const FeedForward& layer, std::span<const float> h, std::span<float> out, std::int64_t first,

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "swiglu/files.hpp"
@@ -49,9 +50,20 @@ struct VerifyOptions {
   std::optional<std::filesystem::path> input;
   Compute compute = Compute::automatic;
   int threads = 0;
+  bool map = false;
   bool json = false;
 };
 int verify(const VerifyOptions& options);
+
+struct PackOptions {
+  std::filesystem::path model, output;
+  std::vector<std::pair<std::int64_t, std::int64_t>> layers;  ///< ascending ranges, first and last; empty: all
+  Compute compute = Compute::automatic;
+  Storage storage = Storage::automatic;
+  int threads = 0;
+  OpenOptions open;
+};
+int pack(const PackOptions& options);
 
 struct SynthOptions {
   std::optional<std::string> preset;
@@ -69,6 +81,7 @@ struct BenchOptions {
   std::optional<std::string> preset;
   std::optional<std::int64_t> dim, hidden;  ///< with a model, `hidden` confirms its width
   std::optional<double> eps;                ///< of a model
+  bool map = false;                         ///< a model that is a packed file
   std::optional<std::int64_t> layer;        ///< of a model; nothing: 0
   std::optional<DType> dtype;               ///< of made-up weights; nothing: bf16
   std::vector<std::int64_t> tokens = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};

@@ -93,6 +93,25 @@ std::vector<std::string> parse_list(std::string_view flag, std::string_view text
   }
 }
 
+std::vector<std::pair<std::int64_t, std::int64_t>> parse_ranges(std::string_view flag, std::string_view text) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
+  for (const std::string& piece : parse_list(flag, text)) {
+    const std::string_view whole = piece;
+    const std::size_t dash = whole.find('-');
+    std::int64_t first = 0, last = 0;
+    bool good = parse_all(whole.substr(0, dash), first) && first >= 0;
+    last = first;
+    if (dash != std::string_view::npos) good = good && parse_all(whole.substr(dash + 1), last) && last >= first;
+    if (!good) refuse(flag, "numbers and ranges with commas between, as 0,3,5-8", text);
+    ranges.emplace_back(first, last);
+  }
+  std::sort(ranges.begin(), ranges.end());
+  const auto twice = std::adjacent_find(ranges.begin(), ranges.end(),
+                                        [](const auto& a, const auto& b) { return b.first <= a.second; });
+  if (twice != ranges.end()) refuse(flag, fmt::format("each number once, not {} twice", (twice + 1)->first), text);
+  return ranges;
+}
+
 std::string_view nearest(std::string_view word, std::span<const std::string_view> choices) {
   constexpr std::size_t kLongest = 64;  // nobody mistypes a command by a paragraph
   if (word.empty() || word.size() > kLongest || choices.empty()) return {};
@@ -101,6 +120,39 @@ std::string_view nearest(std::string_view word, std::span<const std::string_view
   });
   const std::size_t close_enough = std::max<std::size_t>(2, best->size() / 3);
   return distance(word, *best) <= close_enough ? *best : std::string_view{};
+}
+
+namespace {
+
+std::string did_you_mean(std::string_view meant, const std::string& otherwise) {
+  return meant.empty() ? otherwise : fmt::format("did you mean '{}'?", meant);
+}
+
+}  // namespace
+
+void check_words(const std::vector<std::string>& arguments, const std::vector<Words>& commands) {
+  if (arguments.empty()) throw Error(ErrorCode::usage, "no command given: try `swiglu demo`, or `swiglu --help`");
+  const std::string& word = arguments.front();
+  if (word.starts_with("-")) return;
+  std::vector<std::string_view> choices;
+  choices.reserve(commands.size());
+  for (const Words& words : commands) choices.emplace_back(words.command);
+  const auto found = std::find(choices.begin(), choices.end(), word);
+  if (found == choices.end()) {
+    throw Error(ErrorCode::usage, fmt::format("no command '{}': {}", printable(word),
+                                              did_you_mean(nearest(word, choices), "`swiglu --help` lists them")));
+  }
+  const std::vector<std::string>& flags = commands[static_cast<std::size_t>(found - choices.begin())].flags;
+  const std::vector<std::string_view> known(flags.begin(), flags.end());
+  for (std::size_t i = 1; i < arguments.size(); ++i) {
+    const std::string_view full = arguments[i];
+    const std::string_view given = full.substr(0, full.find('='));
+    if (given == "--") break;
+    if (!given.starts_with("--") || std::find(known.begin(), known.end(), given) != known.end()) continue;
+    throw Error(ErrorCode::usage,
+                fmt::format("{}: no flag '{}': {}", word, printable(given),
+                            did_you_mean(nearest(given, known), fmt::format("`swiglu {} --help` lists them", word))));
+  }
 }
 
 }  // namespace swiglu::cli

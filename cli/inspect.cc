@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "commands.h"
+#include "packed_layers.h"
 #include "progress.h"
 #include "report.h"
 #include "stats.h"
@@ -130,16 +131,16 @@ std::vector<MatrixStats> read_stats(const Checkpoint& model, std::vector<std::st
   std::atomic<std::int64_t> done{0};
   const auto total = static_cast<std::int64_t>(model.size_bytes());
   const auto read = [&](std::int64_t bytes) { meter.update(done += bytes, total); };
-  for (std::int64_t i = 0; i < model.layers(); ++i) {
+  for (const std::int64_t i : model.layer_numbers()) {
     try {
-      const LayerSource layer = model.layer(i);
+      const LayerSource layer = unpack(model.layer(i), pool.runner());
       if (!layer.norm.empty()) all.push_back({i, "norm", stats_of(layer.norm)});
       all.push_back({i, "gate", stats_of(*layer.gate, pool, read)});
       all.push_back({i, "up", stats_of(*layer.up, pool, read)});
       all.push_back({i, "down", stats_of(*layer.down, pool, read)});
     } catch (const Error& fault) {
       if (fault.code() == ErrorCode::no_memory) throw;
-      if (std::find(problems.begin(), problems.end(), fault.text()) == problems.end()) problems.push_back(fault.text());
+      add_problem(problems, fault.text());
     }
   }
   return all;
@@ -188,7 +189,8 @@ bool stored_as_bf16(const Checkpoint& model) {
   });
 }
 
-std::string show_summary(const InspectOptions& options, const Checkpoint& model, const WidthOrigin& origin) {
+std::string show_summary(const InspectOptions& options, const Checkpoint& model, const WidthOrigin& origin,
+                         const std::vector<PackedLayer>& packed) {
   const FfnConfig& config = model.config();
   std::string text = headline(printable(options.model.string())) + "\n";
   const auto line = [&text](std::string_view name, const std::string& value) {
@@ -202,6 +204,11 @@ std::string show_summary(const InspectOptions& options, const Checkpoint& model,
   line("dim", std::to_string(config.dim));
   line("hidden", fmt::format("{}: {}", config.hidden, origin.text(config)));
   line("eps", fmt::format("{}", config.eps));
+  if (model.format() == "packed") {
+    if (!packed.empty()) line("packed", show_packed(packed));
+    if (const std::string panels = show_panels(packed); !panels.empty()) line("compact", panels);
+    return text;
+  }
   line("packed", fmt::format("one layer takes {} in bf16, {} in f32", format_bytes(weight_bytes(config, DType::bf16)),
                              format_bytes(weight_bytes(config, DType::f32))));
   if (stored_as_bf16(model)) {
@@ -212,8 +219,8 @@ std::string show_summary(const InspectOptions& options, const Checkpoint& model,
 }
 
 std::string show_json(const InspectOptions& options, const Checkpoint& model, const WidthOrigin& origin,
-                      const std::vector<MatrixStats>& stats, const std::vector<std::string>& notes,
-                      const std::vector<std::string>& problems) {
+                      const std::vector<PackedLayer>& packed, const std::vector<MatrixStats>& stats,
+                      const std::vector<std::string>& notes, const std::vector<std::string>& problems) {
   const FfnConfig& config = model.config();
   Json json;
   json.object().field("schema_version", 1).field("command", "inspect").field("model", options.model.string());
@@ -237,6 +244,7 @@ std::string show_json(const InspectOptions& options, const Checkpoint& model, co
     json.field("dtype", tensor.dtype).list("shape", tensor.shape).list("files", tensor.files).end();
   }
   json.end();
+  put_packed(json, "packed_layers", packed);
   if (options.stats) {
     json.key("stats").array();
     for (const MatrixStats& m : stats) {
@@ -255,6 +263,7 @@ std::string show_json(const InspectOptions& options, const Checkpoint& model, co
 int inspect(const InspectOptions& options) {
   const Checkpoint model = Checkpoint::open(options.model, {.eps = {}, .hidden = {}, .collect_problems = true});
   std::vector<std::string> problems = model.problems(), notes = model.notes();
+  const std::vector<PackedLayer> packed = packed_layers(options, model, problems);
   std::vector<MatrixStats> stats;
   if (options.stats) {
     stats = read_stats(model, problems);
@@ -262,7 +271,7 @@ int inspect(const InspectOptions& options) {
       model.check_payloads();
     } catch (const Error& error) {
       if (error.code() != ErrorCode::format) throw;
-      problems.push_back(error.text());
+      add_problem(problems, error.text());
     }
     const auto more = non_finite_notes(stats);
     notes.insert(notes.end(), more.begin(), more.end());
@@ -270,10 +279,10 @@ int inspect(const InspectOptions& options) {
   const WidthOrigin origin = origin_of(model.config());
   const bool sound = problems.empty();
   if (options.json) {
-    say(show_json(options, model, origin, stats, notes, problems));
+    say(show_json(options, model, origin, packed, stats, notes, problems));
     return sound ? 0 : 1;
   }
-  say(show_summary(options, model, origin));
+  say(show_summary(options, model, origin, packed));
   if (!model.tensors().empty()) say(fmt::format("\n{}", show_tensors(model.tensors())));
   if (!stats.empty()) say(fmt::format("\n{}", show_stats(stats)));
   say("\n");

@@ -66,6 +66,11 @@ Storage read_storage(const std::string& text) {
   return parse_storage(kStorages[parse_choice("--storage", text, kStorages)]);
 }
 
+void storage_flag(CLI::App* command, Storage& storage) {
+  flag(command, "--storage", "KIND", "Of bf16 weights: automatic (default), plain, compact; the same bits",
+       [&storage](const std::string& text) { storage = read_storage(text); });
+}
+
 /// A flag that takes a list; `read` turns one of its pieces into a value.
 template <class T>
 void list_flag(CLI::App* command, const std::string& name, const std::string& value, const std::string& help,
@@ -77,9 +82,21 @@ void list_flag(CLI::App* command, const std::string& name, const std::string& va
 }
 
 void model_argument(CLI::App* command, std::filesystem::path& model) {
-  flag(command, "MODEL", " ", "A Hugging Face or Meta folder, or one .safetensors or .pth file",
+  flag(command, "MODEL", " ", "A Hugging Face or Meta folder, or one .safetensors, .pth or packed file",
        [&model](const std::string& text) { model = text; })
       ->required();
+}
+
+void eps_and_hidden_flags(CLI::App* command, OpenOptions& open) {
+  flag(command, "--eps", "E", "Of the norm, instead of the file's (a bare file carries none: 1e-5)",
+       [&open](const std::string& text) { open.eps = parse_positive("--eps", text); });
+  flag(command, "--hidden", "H", "Confirms the width of the tensors where the metadata contradicts them",
+       [&open](const std::string& text) { open.hidden = parse_whole("--hidden", text, 1); });
+}
+
+void map_flag(CLI::App* command, bool& map) {
+  command->add_flag("--map", map,
+                    "Map a packed file: processes share one copy, no checksum is looked at, cutting it kills them");
 }
 
 void json_flag(CLI::App* command, bool& json) { command->add_flag("--json", json, "One JSON document on stdout"); }
@@ -123,8 +140,7 @@ CLI::App* add_run(CLI::App& app, RunOptions& o) {
          o.block = parse_choice("--part", text, kParts) == 0;
        });
   compute_flag(c, o.compute);
-  flag(c, "--storage", "KIND", "Of bf16 weights in memory: automatic (default), plain, compact; the same bits",
-       [&o](const std::string& text) { o.storage = read_storage(text); });
+  storage_flag(c, o.storage);
   flag(c, "--numerics", "KIND", "fused (default), or meta: the roundings of Meta's bf16 code, slowly",
        [&o](const std::string& text) {
          static constexpr std::array<std::string_view, 2> kKinds = {"fused", "meta"};
@@ -138,10 +154,8 @@ CLI::App* add_run(CLI::App& app, RunOptions& o) {
     static constexpr std::array<std::string_view, 1> kTypes = {"bf16"};
     o.u2_is_bf16 = parse_choice("--input-dtype", text, kTypes) == 0;
   });
-  flag(c, "--eps", "E", "Of the norm, instead of the file's (a bare file carries none: 1e-5)",
-       [&o](const std::string& text) { o.open.eps = parse_positive("--eps", text); });
-  flag(c, "--hidden", "H", "Confirms the width of the tensors where the metadata contradicts them",
-       [&o](const std::string& text) { o.open.hidden = parse_whole("--hidden", text, 1); });
+  eps_and_hidden_flags(c, o.open);
+  map_flag(c, o.open.map);
   c->footer(
       "Says on stderr what it did. SWIGLU_ISA=avx2 (and so on) forces a lower instruction set: the same bits.\n\n"
       "Examples:\n  swiglu run Meta-Llama-3-8B --layer 0 --input h.npy --output out.npy\n"
@@ -160,10 +174,32 @@ CLI::App* add_verify(CLI::App& app, VerifyOptions& o) {
        [&o](const std::string& text) { o.input = text; });
   compute_flag(c, o.compute);
   threads_flag(c, o.threads);
+  map_flag(c, o.map);
   json_flag(c, o.json);
   c->footer(
       "Exits 0 when every element is within its bound and every run gave the same bits, else 1.\n\nExamples:\n"
       "  swiglu verify Meta-Llama-3-8B --layer 0\n  swiglu verify Meta-Llama-3-8B --layer all --json\n");
+  return c;
+}
+
+CLI::App* add_pack(CLI::App& app, PackOptions& o) {
+  CLI::App* c = app.add_subcommand("pack", "Layers of a checkpoint as one file that loads without packing");
+  model_argument(c, o.model);
+  flag(c, "--layers", "LIST|all", "As 0,3,5-8 (default: all)", [&o](const std::string& text) {
+    if (text != "all") o.layers = parse_ranges("--layers", text);
+  });
+  compute_flag(c, o.compute);
+  storage_flag(c, o.storage);
+  threads_flag(c, o.threads);
+  eps_and_hidden_flags(c, o.open);
+  flag(c, "-o,--output", "FILE (required)", "Usually NAME.swiglu; replaced if it is a packed file already",
+       [&o](const std::string& text) { o.output = text; })
+      ->required();
+  c->footer(
+      "The other commands take FILE for MODEL; layers keep their numbers. Memory: one packed layer at a time.\n\n"
+      "Examples:\n  swiglu pack Meta-Llama-3-8B -o llama.swiglu && swiglu run llama.swiglu --layer 0 --input h.npy -o "
+      "y.npy\n"
+      "  swiglu pack Meta-Llama-3-8B --layers 0-3,31 --compute f32 --storage plain -o some.swiglu\n");
   return c;
 }
 
@@ -202,7 +238,7 @@ CLI::App* add_bench(CLI::App& app, BenchOptions& o) {
   CLI::App* c = app.add_subcommand("bench", "How fast a layer is, beside this machine's own limits");
   flag(c, "MODEL", " ", "Of a checkpoint (default: a made-up layer of --preset or --dim and --hidden)",
        [&o](const std::string& text) { o.model = text; });
-  flag(c, "--layer", "N", "Which layer of MODEL, from 0 (default: 0)",
+  flag(c, "--layer", "N", "Which layer of MODEL, from 0 (default: its first)",
        [&o](const std::string& text) { o.layer = parse_whole("--layer", text, 0); });
   flag(c, "--preset", "NAME", "A published shape (default: llama-3-8b, or llama-3.2-1b where memory is short)",
        [&o](const std::string& text) { o.preset = text; });
@@ -212,6 +248,7 @@ CLI::App* add_bench(CLI::App& app, BenchOptions& o) {
        [&o](const std::string& text) { o.hidden = parse_whole("--hidden", text, 1); });
   flag(c, "--eps", "E", "Of MODEL's norm, instead of the file's",
        [&o](const std::string& text) { o.eps = parse_positive("--eps", text); });
+  map_flag(c, o.map);
   flag(c, "--dtype", "TYPE", "Of made-up weights: bf16 (default), f32, f16 or f64",
        [&o](const std::string& text) { o.dtype = parse_dtype("--dtype", text); });
   list_flag<std::int64_t>(c, "--tokens", "LIST", "Tokens a call (default: 1,2,4,8,16,32,64,128,256,512)", o.tokens,
@@ -264,40 +301,15 @@ struct Command {
   std::function<int()> run;
 };
 
-std::string did_you_mean(std::string_view meant, const std::string& otherwise) {
-  return meant.empty() ? otherwise : fmt::format("did you mean '{}'?", meant);
-}
-
-/// Words that are no command or flag are answered with what was probably meant. (CLI11 would first
-/// complain of a required flag that is missing because it was mistyped.)
-void check_words(int argc, char** argv, const std::vector<Command>& commands) {
-  if (argc < 2) throw Error(ErrorCode::usage, "no command given: try `swiglu demo`, or `swiglu --help`");
-  const std::string word = argv[1];
-  if (word.starts_with("-")) return;
-  std::vector<std::string> names;
-  names.reserve(commands.size());
-  for (const Command& command : commands) names.push_back(command.app->get_name());
-  const std::vector<std::string_view> choices(names.begin(), names.end());
-  const auto found = std::find(choices.begin(), choices.end(), word);
-  if (found == choices.end()) {
-    throw Error(ErrorCode::usage, fmt::format("no command '{}': {}", printable(word),
-                                              did_you_mean(nearest(word, choices), "`swiglu --help` lists them")));
+std::vector<Words> words_of(const std::vector<Command>& commands) {
+  std::vector<Words> words;
+  for (const Command& command : commands) {
+    words.push_back({command.app->get_name(), {}});
+    for (const CLI::Option* option : command.app->get_options()) {
+      for (const std::string& name : option->get_lnames()) words.back().flags.push_back("--" + name);
+    }
   }
-  const CLI::App* command = commands[static_cast<std::size_t>(found - choices.begin())].app;
-  std::vector<std::string> flags;
-  for (const CLI::Option* option : command->get_options()) {
-    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
-  }
-  const std::vector<std::string_view> known(flags.begin(), flags.end());
-  for (int i = 2; i < argc; ++i) {
-    const std::string_view full = argv[i];
-    const std::string_view given = full.substr(0, full.find('='));
-    if (given == "--") break;
-    if (!given.starts_with("--") || std::find(known.begin(), known.end(), given) != known.end()) continue;
-    throw Error(ErrorCode::usage,
-                fmt::format("{}: no flag '{}': {}", word, printable(given),
-                            did_you_mean(nearest(given, known), fmt::format("`swiglu {} --help` lists them", word))));
-  }
+  return words;
 }
 
 int run_command_line(int argc, char** argv) {
@@ -314,6 +326,7 @@ int run_command_line(int argc, char** argv) {
   InspectOptions inspect_options;
   RunOptions run_options;
   VerifyOptions verify_options;
+  PackOptions pack_options;
   SynthOptions synth_options;
   BenchOptions bench_options;
   WidthOptions width_options;
@@ -322,11 +335,12 @@ int run_command_line(int argc, char** argv) {
       {add_inspect(app, inspect_options), [&] { return inspect(inspect_options); }},
       {add_run(app, run_options), [&] { return run(run_options); }},
       {add_verify(app, verify_options), [&] { return verify(verify_options); }},
+      {add_pack(app, pack_options), [&] { return pack(pack_options); }},
       {add_synth(app, synth_options), [&] { return synth(synth_options); }},
       {add_bench(app, bench_options), [&] { return bench(bench_options); }},
       {add_width(app, width_options), [&] { return width(width_options); }},
   };
-  check_words(argc, argv, commands);
+  check_words({argv + 1, argv + argc}, words_of(commands));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& fault) {

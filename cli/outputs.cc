@@ -33,7 +33,7 @@ void check_writable(const std::filesystem::path& output) {
   }
 }
 
-NewFile open_output(std::string_view flag, const std::filesystem::path& output, std::string_view start) {
+void check_replaceable(std::string_view flag, const std::filesystem::path& output, std::string_view start) {
   check_writable(output);
   std::ifstream present(output, std::ios::binary);
   std::string bytes(start.size(), '\0');
@@ -45,6 +45,10 @@ NewFile open_output(std::string_view flag, const std::filesystem::path& output, 
                                                 flag, printable(output.string()), flag));
     }
   }
+}
+
+NewFile open_output(std::string_view flag, const std::filesystem::path& output, std::string_view start) {
+  check_replaceable(flag, output, start);
   return NewFile(output);
 }
 

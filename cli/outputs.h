@@ -12,9 +12,12 @@ namespace swiglu::cli {
 /// already must be a file (a rename would quietly replace a device such as /dev/null).
 void check_writable(const std::filesystem::path& output);
 
-/// A new file at `output`, made now and visible on commit(). An existing file is replaced only if it is
-/// empty or starts with `start`, as what this command writes does: a MODEL that slipped into the place of
-/// the output's name must survive. Throws usage if it would not, io as check_writable.
+/// An existing file is replaced only if it is empty or starts with `start`, as what this command writes does:
+/// a MODEL that slipped into the place of the output's name must survive. Throws usage if it would not, io as
+/// check_writable.
+void check_replaceable(std::string_view flag, const std::filesystem::path& output, std::string_view start);
+
+/// A new file at `output`, made now and visible on commit(), where check_replaceable allows it.
 [[nodiscard]] NewFile open_output(std::string_view flag, const std::filesystem::path& output, std::string_view start);
 
 }  // namespace swiglu::cli

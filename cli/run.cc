@@ -23,6 +23,7 @@ struct Job {
   std::int64_t tokens;
   Array output;
   std::string arithmetic;  ///< "compute bf16, compact bf16 (12.03 bits a weight, 265 MB), avx512"
+  const char* prepared = "packed";
   double prepare_seconds = 0, compute_seconds = 0;
 };
 
@@ -30,13 +31,15 @@ void run_fused(Job& job, const LayerSource& source, ThreadPool& pool) {
   Options options;
   options.compute = job.options.compute;
   options.storage = job.options.storage;
-  Meter meter("packing");
+  Meter meter(source.packed == nullptr ? "packing" : "loading");
   options.progress = Meter::callback;
   options.progress_ctx = &meter;
   Stopwatch watch;
   const FeedForward layer(source, pool, options);
   job.prepare_seconds = watch.seconds();
   const FeedForwardInfo& info = layer.info();
+  if (as_packed(source, info)) job.prepared = job.options.open.map ? "mapped" : "read";
+  if (const std::string note = packed_anew(source, info); !note.empty()) tell(fmt::format("swiglu: note: {}\n", note));
   job.arithmetic = fmt::format("compute {}, {} ({}), {}", name_of(info.compute), storage_of(info), show_bits(info),
                                name_of(info.isa));
 
@@ -53,12 +56,13 @@ void run_fused(Job& job, const LayerSource& source, ThreadPool& pool) {
 }
 
 /// Meta's arithmetic, in slices of tokens: the oracle keeps every intermediate in double.
-void run_meta(Job& job, const LayerSource& source, ThreadPool& pool) {
+void run_meta(Job& job, const LayerSource& stored, ThreadPool& pool) {
   constexpr std::int64_t kSlice = 64;
+  const Runner runner = pool.runner();
+  const LayerSource source = unpack(stored, runner);
   const auto dim = static_cast<std::size_t>(source.config.dim);
   const auto in_row = dim * static_cast<std::size_t>(size_of(job.input.dtype));
   const auto out_row = dim * static_cast<std::size_t>(size_of(job.output.dtype));
-  const Runner runner = pool.runner();
   const reference::Request request{
       .numerics = reference::Numerics::meta, .block = job.options.block, .outputs = {}, .runner = &runner};
   job.arithmetic = "numerics meta";
@@ -73,6 +77,12 @@ void run_meta(Job& job, const LayerSource& source, ThreadPool& pool) {
     meter.update(first + count, job.tokens);
   }
   job.compute_seconds = watch.seconds();
+}
+
+/// "of 32"; in a file of some layers "of the 3 in the file".
+std::string among(const Checkpoint& model) {
+  if (model.layer_numbers().back() == model.layers() - 1) return fmt::format("of {}", model.layers());
+  return fmt::format("of the {} in the file", model.layers());
 }
 
 }  // namespace
@@ -102,11 +112,11 @@ int run(const RunOptions& options) {
     run_fused(job, source, pool);
   }
   write_npy(options.output, job.output.dtype, job.output.shape, job.output.bytes);
-  tell(fmt::format("run: layer {} of {} (dim {}, hidden {}), part {}, {} {} -> {}, {}, {}: {}computed in {}; {}\n",
-                   options.layer, model.layers(), source.config.dim, source.config.hidden,
+  tell(fmt::format("run: layer {} {} (dim {}, hidden {}), part {}, {} {} -> {}, {}, {}: {}computed in {}; {}\n",
+                   options.layer, among(model), source.config.dim, source.config.hidden,
                    options.block ? "block" : "ffn", format_shape(input.shape), name_of(input.dtype),
                    name_of(job.output.dtype), job.arithmetic, plural(pool.threads(), "thread"),
-                   meta ? "" : fmt::format("packed in {}, ", format_seconds(job.prepare_seconds)),
+                   meta ? "" : fmt::format("{} in {}, ", job.prepared, format_seconds(job.prepare_seconds)),
                    format_seconds(job.compute_seconds), printable(options.output.string())));
   return 0;
 }

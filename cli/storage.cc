@@ -3,16 +3,31 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include "report.h"
 
 namespace swiglu::cli {
 
-std::string storage_of(const FeedForwardInfo& layer) {
-  const std::string_view gate_up = layer.gate_up.storage, down = layer.down.storage;
+namespace {
+
+std::string both(std::string_view gate_up, std::string_view down) {
   return gate_up == down ? std::string(gate_up) : fmt::format("{} + {}", gate_up, down);
 }
+
+/// As storage_of.
+std::string stored(const PackedSource& packed) {
+  const auto words = [&packed](PackedSource::Part part) {
+    const PackedSource::Matrix matrix = packed.matrix(part);
+    return fmt::format("{} {}", name_of(matrix.storage), name_of(matrix.dtype));
+  };
+  return both(words(PackedSource::Part::gate_up), words(PackedSource::Part::down));
+}
+
+}  // namespace
+
+std::string storage_of(const FeedForwardInfo& layer) { return both(layer.gate_up.storage, layer.down.storage); }
 
 std::string show_bits(const FeedForwardInfo& layer) {
   return fmt::format("{:.4g} bits a weight, {}", layer.bits_per_weight,
@@ -33,6 +48,20 @@ std::array<DType, 3> dtypes_of(const LayerSource& source) {
 bool has_bf16(const LayerSource& source, Compute compute) {
   const auto [gate, up, down] = dtypes_of(source);
   return compute == Compute::bf16 || (gate == DType::bf16 && up == DType::bf16) || down == DType::bf16;
+}
+
+bool all_bf16(const LayerSource& source, Compute compute) {
+  const auto types = dtypes_of(source);
+  return compute == Compute::bf16 || std::all_of(types.begin(), types.end(), [](DType t) { return t == DType::bf16; });
+}
+
+bool as_packed(const LayerSource& source, const FeedForwardInfo& layer) {
+  return source.packed != nullptr && stored(*source.packed) == storage_of(layer);
+}
+
+std::string packed_anew(const LayerSource& source, const FeedForwardInfo& layer) {
+  if (source.packed == nullptr || as_packed(source, layer)) return "";
+  return fmt::format("the file holds {}: packed anew as {}", stored(*source.packed), storage_of(layer));
 }
 
 std::int64_t panels_of(const FeedForwardInfo& layer) { return layer.gate_up.panels + layer.down.panels; }

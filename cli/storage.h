@@ -23,6 +23,13 @@ namespace swiglu::cli {
 /// Some weights are packed as bf16, so that there is a choice of storage.
 [[nodiscard]] bool has_bf16(const LayerSource& source, Compute compute);
 
+/// The layer's weights all are packed as bf16, so that compact storage may be asked for.
+[[nodiscard]] bool all_bf16(const LayerSource& source, Compute compute);
+/// A layer of a packed file that was taken as it is, not packed anew for other options.
+[[nodiscard]] bool as_packed(const LayerSource& source, const FeedForwardInfo& layer);
+/// "the file holds compact bf16: packed anew as plain bf16"; nothing where that is not so.
+[[nodiscard]] std::string packed_anew(const LayerSource& source, const FeedForwardInfo& layer);
+
 [[nodiscard]] std::int64_t panels_of(const FeedForwardInfo& layer);
 [[nodiscard]] std::int64_t plain_panels_of(const FeedForwardInfo& layer);
 [[nodiscard]] std::int64_t patches_of(const FeedForwardInfo& layer);

@@ -14,6 +14,7 @@
 #include "inputs.h"
 #include "progress.h"
 #include "report.h"
+#include "storage.h"
 
 namespace swiglu::cli {
 
@@ -43,6 +44,7 @@ struct LayerReport {
   std::int64_t layer;
   Compute compute;
   Isa isa;
+  std::string storage;
   std::vector<Result> results;
   BitsReport bits;
   [[nodiscard]] bool good() const {
@@ -75,12 +77,12 @@ std::vector<Input> make_inputs(const VerifyOptions& options, const Checkpoint& m
 
 std::vector<Compute> computes_of(const VerifyOptions& options, const LayerSource& source) {
   if (options.compute != Compute::automatic) return {options.compute};
-  const auto is_bf16 = [](const auto& matrix) { return matrix->dtype() == DType::bf16; };
-  if (is_bf16(source.gate) && is_bf16(source.up) && is_bf16(source.down)) return {Compute::bf16, Compute::f32};
+  if (all_bf16(source, Compute::automatic)) return {Compute::bf16, Compute::f32};
   return {Compute::f32};
 }
 
-/// The oracle once per input, then every compute type against it. `before` of `layers` are done.
+/// The oracle once per input, then every compute type against it: a layer of a packed file as it is, by the
+/// weights that come out of it. `before` of `layers` are done.
 std::vector<LayerReport> verify_layer(std::int64_t index, const LayerSource& source, const std::vector<Input>& inputs,
                                       const VerifyOptions& options, Pools& pools, Meter& meter, std::int64_t before,
                                       std::int64_t layers) {
@@ -96,19 +98,20 @@ std::vector<LayerReport> verify_layer(std::int64_t index, const LayerSource& sou
     meter.label(fmt::format("layer {}: {}", index, what));
     meter.update(before * steps + step++, layers * steps);
   };
+  const LayerSource unpacked = unpack(source, runner);
   std::vector<std::vector<double>> doubles;
   std::vector<reference::Trace> exact;
   for (const Input& input : inputs) {
     doing(fmt::format("the oracle, {} input", input.name));
     doubles.emplace_back(input.h.begin(), input.h.end());
-    exact.push_back(reference::run(source, doubles.back(), input.tokens, request));
+    exact.push_back(reference::run(unpacked, doubles.back(), input.tokens, request));
   }
   for (const Compute compute : computes) {
     Options layer_options;
     layer_options.compute = compute;
     doing("packing");
     const FeedForward layer(source, pools.all(), layer_options);
-    reports.push_back({index, compute, layer.info().isa, {}, {}});
+    reports.push_back({index, compute, layer.info().isa, storage_of(layer.info()), {}, {}});
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       const Input& input = inputs[i];
       doing(fmt::format("{} against its bounds, {} input", name_of(compute), input.name));
@@ -118,8 +121,8 @@ std::vector<LayerReport> verify_layer(std::int64_t index, const LayerSource& sou
       run_rows(layer, input.h, out, 0, input.tokens);
       reference::Request staged = request;
       staged.from = &fast;
-      const auto right = reference::run(source, doubles[i], input.tokens, staged);
-      const auto bound = reference::bound(source, right, doubles[i], input.tokens, compute, staged);
+      const auto right = reference::run(unpacked, doubles[i], input.tokens, staged);
+      const auto bound = reference::bound(unpacked, right, doubles[i], input.tokens, compute, staged);
       reports.back().results.push_back(
           {input.name,
            {relative_error(fast.norm, exact[i].norm), relative_error(fast.gate, exact[i].gate),
@@ -137,7 +140,7 @@ std::vector<LayerReport> verify_layer(std::int64_t index, const LayerSource& sou
     tokens += input.tokens;
   }
   for (LayerReport& report : reports) {
-    report.bits = check_bits(source, report.compute, pools, all, tokens, doing);
+    report.bits = check_bits(source, unpacked, report.compute, pools, all, tokens, doing);
   }
   return reports;
 }
@@ -202,7 +205,11 @@ std::string show_json(const VerifyOptions& options, const Checkpoint& model, con
   json.list("notes", model.notes()).key("layers").array();
   for (const LayerReport& report : reports) {
     json.object().field("layer", report.layer).field("compute", name_of(report.compute));
-    json.field("isa", name_of(report.isa)).field("pass", report.good()).key("inputs").array();
+    json.field("storage", report.storage)
+        .field("isa", name_of(report.isa))
+        .field("pass", report.good())
+        .key("inputs")
+        .array();
     for (const Result& result : report.results) {
       json.object().field("input", result.input).field("pass", result.good());
       for (std::size_t m = 0; m < kMatrices.size(); ++m) {
@@ -215,7 +222,7 @@ std::string show_json(const VerifyOptions& options, const Checkpoint& model, con
       json.end();
     }
     json.end().key("bits").object().field("runs", report.bits.runs).field("equal", report.bits.equal);
-    json.list("isas", report.bits.isas).list("threads", report.bits.threads);
+    json.list("isas", report.bits.isas).list("storages", report.bits.storages).list("threads", report.bits.threads);
     json.list("different", report.bits.different).field("scalar_once", report.bits.scalar_once);
     json.field("pass", report.bits.good()).end().end();
   }
@@ -225,20 +232,20 @@ std::string show_json(const VerifyOptions& options, const Checkpoint& model, con
 }  // namespace
 
 int verify(const VerifyOptions& options) {
-  const Checkpoint model = Checkpoint::open(options.model);
+  const Checkpoint model = Checkpoint::open(options.model, {.eps = {}, .hidden = {}, .map = options.map});
   if (model.layers() == 0) {
     throw Error(ErrorCode::not_found, fmt::format("{}: no feed-forward layer", printable(options.model.string())));
   }
   const std::vector<Input> inputs = make_inputs(options, model);
   Pools pools(options.threads);
-  const std::int64_t first = options.layer.value_or(0);
-  const std::int64_t last = options.layer ? first + 1 : model.layers();
+  const std::vector<std::int64_t> numbers = options.layer ? std::vector{*options.layer} : model.layer_numbers();
   std::vector<LayerReport> reports;
   const Stopwatch watch;
   {
     Meter meter("verifying");
-    for (std::int64_t i = first; i < last; ++i) {
-      auto layer = verify_layer(i, model.layer(i), inputs, options, pools, meter, i - first, last - first);
+    std::int64_t done = 0;
+    for (const std::int64_t i : numbers) {
+      auto layer = verify_layer(i, model.layer(i), inputs, options, pools, meter, done++, std::ssize(numbers));
       std::move(layer.begin(), layer.end(), std::back_inserter(reports));
     }
   }
@@ -256,8 +263,9 @@ int verify(const VerifyOptions& options) {
       fmt::format("error:  {} against the double-precision oracle, relative L2, on {} per input\n"
                   "stage:  the part of it that this stage added; bound: what it may add, checked element by element\n",
                   name_of(reports.front().isa), plural(inputs.front().tokens, "token")));
-  say(fmt::format("bits:   {}; {} threads; all at once, one by one, uneven split{}\n\n", fmt::join(bits.isas, ", "),
-                  fmt::join(bits.threads, ", "), bits.scalar_once ? "; scalar in one combination" : ""));
+  say(fmt::format("bits:   {}; {}; {} threads; all at once, one by one, uneven split{}\n\n", fmt::join(bits.isas, ", "),
+                  fmt::join(bits.storages, ", "), fmt::join(bits.threads, ", "),
+                  bits.scalar_once ? "; scalar once in each storage" : ""));
   say(show_table(reports) + "\n");
   for (const std::string& note : model.notes()) say(fmt::format("note: {}\n", note));
   std::int64_t skipped = 0;

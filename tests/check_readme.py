@@ -1,4 +1,4 @@
-"""The documents tell the truth about this version: the README quotes examples/block.cpp exactly, every
+"""The documents tell the truth about this version: the README quotes the examples exactly, every
 command and flag that a document names is in the command's own help, every ./dev command exists, and
 every relative link leads somewhere.
 
@@ -33,9 +33,13 @@ flags = {name: words_of(said(swiglu, name, "--help")) for name in commands}
 if not {"demo", "run", "verify"} <= commands:
     faults.append(f"swiglu --help: expected the commands, found {sorted(commands)}")
 dev_help = said(str(root / "dev"))
-example = (root / "examples" / "block.cpp").read_text()
-if f"```cpp\n{example}```" not in (root / "README.md").read_text():
+examples = {p.name: p.read_text() for p in sorted((root / "examples").glob("*.cpp"))}
+readme = (root / "README.md").read_text()
+if f"```cpp\n{examples['block.cpp']}```" not in readme:
     faults.append("README.md: the C++ example differs from examples/block.cpp")
+for quoted in re.findall(r"^```cpp\n(.*?)^```$", readme, re.M | re.S):
+    if not any(quoted in text for text in examples.values()):
+        faults.append(f"README.md: no example holds these lines: {quoted.splitlines()[0]} …")
 
 for path in documents:
     text = path.read_text()
