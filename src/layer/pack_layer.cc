@@ -80,7 +80,8 @@ bool fits(const PackedSource& packed, const Options& options) {
   for (const auto part : {PackedSource::Part::gate_up, PackedSource::Part::down}) {
     const auto [dtype, storage, index_bytes, payload_bytes] = packed.matrix(part);
     if (options.compute == Compute::bf16 && dtype != DType::bf16) return false;
-    if (options.storage != Storage::automatic && options.storage != storage) return false;
+    const bool other = options.storage != Storage::automatic && options.storage != storage;
+    if (other && dtype == DType::bf16) return false;
   }
   return true;
 }

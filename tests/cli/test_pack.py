@@ -60,8 +60,7 @@ class RoundTrip(PackTest):
             for dtype in ("bf16", "f32", "f16"):
                 model = self.make(f"{form[1]}_{dtype}", "--layers", 1, "--dtype", dtype, *form)
                 for compute in ("automatic", "bf16", "f32"):
-                    narrow = dtype == "bf16" or compute == "bf16"
-                    for storage in ("automatic", "plain", *(["compact"] if narrow else [])):
+                    for storage in ("automatic", "plain", "compact"):
                         with self.subTest(form=form, dtype=dtype, compute=compute, storage=storage):
                             packed = self.pack(model, "p.swiglu", "--compute", compute, "--storage", storage)
                             self.same(model, packed, 0, ("--compute", compute))
@@ -247,7 +246,6 @@ class Refusals(PackTest):
             (["--layers", "''"], ["pack", model, *out, "--layers", ""]),
             (["--layers", "not 1 twice"], ["pack", model, *out, "--layers", "0-1,1"]),
             (["1 is there twice"], ["pack", model, *out, "--layers", "1,1"]),
-            (["compact", "bf16"], ["pack", model, *out, "--storage", "compact"]),
             (["'tight'"], ["pack", model, *out, "--storage", "tight"]),
             (["'int8'"], ["pack", model, *out, "--compute", "int8"]),
             (["did you mean '--layers'"], ["pack", model, *out, "--layer", 0]),

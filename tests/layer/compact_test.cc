@@ -185,6 +185,7 @@ TEST(Compact, packed_layers_come_back_weight_for_weight_and_run_as_they_are) {
     expect_same_weights(unpack(again, pool.runner()), layer, name_of(type));
     const Matrix h = Matrix::filled(DType::f32, 3, 50, Values(Data::normal, 3), 1);
     expect_same(run(FeedForward(again, pool), h), run(ffn, h), name_of(type));
+    expect_same(run(with(again, pool, Storage::compact), h), run(ffn, h), name_of(type));
   }
 }
 
