@@ -27,7 +27,7 @@ std::string show_limits(const Limits& limits) {
 
 /// "265 MB, 12.03 bits a weight; 3 of 1344 panels plain, 52 patches"
 std::string show_weights(const FeedForwardInfo& layer) {
-  const std::string bits = show_bits(layer);
+  std::string bits = show_bits(layer);
   if (is_plain(layer)) return bits;
   return fmt::format("{}; {} of {} plain, {}", bits, plain_panels_of(layer), plural(panels_of(layer), "panel"),
                      patches_of(layer) == 1 ? "1 patch" : fmt::format("{} patches", patches_of(layer)));

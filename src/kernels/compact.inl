@@ -1,8 +1,8 @@
-// Compact bf16 weights, written once over an ISA's vector type V: the matmul that decodes as it goes, and the
-// encoder. Included by tile.inl. The layout is in kernel.h.
+// Compact bf16 weights, written once over an ISA's vector type V: the matmul that decodes as it goes. Included by
+// tile.inl. The layout is in kernel.h; encode.inl makes it.
 //
 // A block's low bytes and codes hold bytes of two vectors in turns, so that the table lookup gives the high
-// bytes in the same order and unpack instructions leave whole words: 7 instructions for 256 bytes of weights.
+// bytes in the same order and unpack instructions leave whole words: 7 to 9 instructions for 128 weights.
 
 constexpr int kLinesPerBlock = kBlockBytes / 64;
 
