@@ -3,6 +3,7 @@
 // size does not justify. Knows no payload.
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -28,6 +29,7 @@ struct Placed {
   std::uint64_t alignment = kPackedAlignment;
   std::int64_t layer = -1;
   std::string what;
+  std::size_t named = 0;  // where it stands in the header
   [[nodiscard]] std::uint64_t end() const { return region.offset + region.bytes; }
 };
 
@@ -150,7 +152,7 @@ class Reader {
     if (region.offset % alignment != 0) {
       fail(fmt::format("{}.offset: expected a multiple of {}, found {}", value.path, alignment, region.offset));
     }
-    placed_.push_back({region, alignment, layer, std::move(what)});
+    placed_.push_back({region, alignment, layer, std::move(what), placed_.size()});
     return region;
   }
   PackedRegion place_checked(const Value& value, std::int64_t layer, std::string what) {
@@ -207,9 +209,9 @@ class Reader {
   // Each region begins at the first place after the one before it that its alignment allows. Bytes that belong
   // to nothing are how something else hides in a file.
   void check_tiling(std::vector<PackedRegion>* gaps) {
-    placed_.push_back({{.offset = data_end_}, kPackedAlignment, -1, "the header"});
-    std::stable_sort(placed_.begin(), placed_.end(), [](const Placed& a, const Placed& b) {
-      return std::pair(a.region.offset, a.end()) < std::pair(b.region.offset, b.end());
+    placed_.push_back({{.offset = data_end_}, kPackedAlignment, -1, "the header", placed_.size()});
+    std::sort(placed_.begin(), placed_.end(), [](const Placed& a, const Placed& b) {
+      return std::tuple(a.region.offset, a.end(), a.named) < std::tuple(b.region.offset, b.end(), b.named);
     });
     const auto name = [](const Placed& p) {
       return p.layer < 0 ? p.what : fmt::format("layer {}: {}", p.layer, p.what);
