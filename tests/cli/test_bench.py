@@ -114,7 +114,8 @@ class Bench(CommandTest):
         self.assertEqual(report["neighbours"], 2)
         self.assertGreater(report["neighbours_gb_per_s"], 0)
         for load in report["load"]:
-            self.assertLess(load["peak_memory_bytes"], 64 << 20)  # theirs is no part of it
+            if not os.environ.get("SWIGLU_SANITIZE"):  # which shadows all memory
+                self.assertLess(load["peak_memory_bytes"], 64 << 20)  # theirs is no part of it
         self.assertIn("beside 2 neighbours", self.done(*arguments).out.splitlines()[0])
         # They stop when something fails, too.
         self.refused(4, ["b.json"], *arguments, "--json", self.folder / "b.json", file_size_limit=100)

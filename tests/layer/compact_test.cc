@@ -231,7 +231,7 @@ TEST(Compact, an_index_from_a_hostile_file_is_checked) {
     for (std::size_t at = 0; at < size; ++at) {
       for (const int change : {1, 0x80, 0xff}) {
         const auto bytes = std::make_shared<PackedBytes>(*ffn.packed());
-        bytes->index[static_cast<int>(part)][at] ^= static_cast<std::byte>(change);
+        bytes->index[static_cast<std::size_t>(part)][at] ^= static_cast<std::byte>(change);
         try {
           const FeedForward damaged(packed_source(layer, bytes), pool);
           run(damaged, h);
