@@ -365,5 +365,40 @@ TEST(KernelTable, encoders_agree_and_lose_nothing) {
   }
 }
 
+// Through the decoders of the kernels themselves, as what a first tile leaves for the others.
+TEST(KernelTable, every_bf16_pattern_in_every_place_of_a_block_comes_back) {
+  constexpr std::int64_t kSteps = 512, kWeights = kSteps * 64, kPlaces = 128;
+  std::vector<float> activations(kSteps * 2 + 64), sum(kPanel), widened(kWeights + 64);
+  for (std::uint32_t turn = 0; turn < 2 * kPlaces; ++turn) {  // half the patterns, moved on by a place each time
+    Operands block;
+    block.weights.resize(kWeights * 2);
+    const auto pattern = [turn](std::int64_t i) {
+      return static_cast<std::uint16_t>(turn / kPlaces * kWeights + (i + turn) % kWeights);
+    };
+    for (std::int64_t i = 0; i < kWeights; ++i) {
+      const std::uint16_t half = pattern(i);
+      std::memcpy(block.weights.data() + i * 2, &half, 2);
+    }
+    block.make_compact(kSteps);
+    for (const Isa isa : available_isas()) {
+      const auto& table = *kernels::find_table(name_of(isa));
+      std::vector<std::byte> blocks(block.weights.size(), std::byte{0x5a});
+      std::vector<kernels::Patch> patches(block.patches.size() + 1);
+      table.encode({block.plain.data(), kSteps, block.table.data(), blocks.data(), patches.data()});
+      ASSERT_EQ(blocks, block.weights) << name_of(isa);
+      const auto& row = table.product[static_cast<int>(Product::bf16_compact)];
+      const FloatMode mode(FloatMode::kFlush);
+      row.matmul[1]({activations.data(), blocks.data(), sum.data(), kSteps, false, {}, widened.data(), block.codes(0)});
+      for (std::int64_t i = 0; i < kWeights; ++i) {
+        const std::int64_t step = i / 64, lane = i % 64 / 2, odd = i % 2;
+        std::uint16_t half = 0;  // plain pairs, or floats, the odd k first
+        const std::int64_t at = row.pairs ? i * 2 : (step * 2 * kPanel + (1 - odd) * kPanel + lane) * 4 + 2;
+        std::memcpy(&half, reinterpret_cast<const std::byte*>(widened.data()) + at, 2);
+        ASSERT_EQ(half, pattern(i)) << name_of(isa) << " turn " << turn << " weight " << i;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace swiglu::testing
