@@ -13,6 +13,7 @@
 #include "report.h"
 #include "storage.h"
 #include "swiglu/files.hpp"
+#include "swiglu/packed.hpp"
 
 namespace swiglu::cli {
 

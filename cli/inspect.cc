@@ -14,6 +14,7 @@
 #include "progress.h"
 #include "report.h"
 #include "stats.h"
+#include "swiglu/packed.hpp"
 
 namespace swiglu::cli {
 

@@ -61,9 +61,9 @@ std::string show_panels(const std::vector<PackedLayer>& layers) {
   for (const auto& [number, info] : layers) {
     for (const PackedInfo* matrix : {&info.gate_up, &info.down}) {
       if (std::string_view(matrix->storage).starts_with("compact")) panels += matrix->panels;
-      plain += matrix->plain_panels;
-      patches += matrix->patches;
     }
+    plain += plain_panels_of(info);
+    patches += patches_of(info);
   }
   if (panels == 0) return "";
   return fmt::format("{} of {} panels stayed plain, {} weights are patched", plain, panels, patches);

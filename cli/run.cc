@@ -12,6 +12,7 @@
 #include "progress.h"
 #include "report.h"
 #include "storage.h"
+#include "swiglu/packed.hpp"
 
 namespace swiglu::cli {
 

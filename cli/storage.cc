@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "report.h"
+#include "swiglu/packed.hpp"
 
 namespace swiglu::cli {
 

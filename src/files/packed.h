@@ -11,7 +11,7 @@
 
 #include "files/checkpoint.h"
 #include "files/source.h"
-#include "swiglu/swiglu.hpp"
+#include "swiglu/packed.hpp"
 
 namespace swiglu::files {
 

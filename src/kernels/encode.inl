@@ -1,6 +1,10 @@
 // The encoder of compact weights (kernel.h), written once over an ISA's vector type V. Included after V, inside
 // the anonymous namespace.
 
+// Where byte `at` of a step's 64 high or low bytes, in the order of the block, has its word: bytes from the step's
+// start.
+constexpr int word_of(int at) { return (at >> 3 & 1) * 64 + (at >> 4 << 3 | (at & 7)) * 2; }
+
 // What encodes one block: the patches found so far, and where the block's plain bytes lie in the piece.
 struct Encoder {
   const unsigned char* table;
@@ -9,8 +13,7 @@ struct Encoder {
 
   // Byte `at` of a step's high bytes, in the order of the block, is `high` and has no code.
   void patch(std::int64_t step, int at, unsigned char high) {
-    const int line = at >> 3 & 1, word = at >> 4 << 3 | (at & 7);
-    const std::int64_t place = step * kPanel * 4 + line * 64 + word * 2 + 1;
+    const std::int64_t place = step * kPanel * 4 + word_of(at) + 1;
     patches[found++] = static_cast<Patch>(place << 8) | high;
   }
 };
@@ -21,8 +24,7 @@ inline void encode_step(Encoder& encoder, const unsigned char* plain, std::int64
                         unsigned char* codes) {
   if constexpr (W::kWidth == 1) {
     for (int at = 0; at < 64; ++at) {
-      const int line = at >> 3 & 1, word = at >> 4 << 3 | (at & 7);
-      const unsigned char* w = plain + line * 64 + word * 2;
+      const unsigned char* w = plain + word_of(at);
       low[at] = w[0];
       unsigned char code = 0x80;
       for (unsigned char t = 0; t < 16; ++t) code = encoder.table[t] == w[1] ? t : code;

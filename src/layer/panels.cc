@@ -36,7 +36,7 @@ void PanelProduct::stream(std::int64_t panel, std::int64_t piece, std::int64_t s
   const kernels::Product stored = weights.product(panel, product);
   const std::byte* at = weights.piece(panel, piece);
   const PrefetchPolicy fetch = weights_prefetch(rows);
-  const weights::Stream memory = weights.panel(panel).stream;
+  const weights::Stream memory = weights.stream(panel);
   const Ahead ahead = kernels::stream_ahead(memory.start, at - memory.start, memory.bytes,
                                             kernels::counted_bytes(stored), fetch.far, fetch.pages_log2, fetch.near_by);
   Tile tile{activations(0, steps_before), at, sums, weights.steps(piece), false, ahead};

@@ -9,7 +9,7 @@
 namespace swiglu::weights {
 namespace {
 
-constexpr std::int64_t kMostPatches = 1000;  // at most one in so many weights
+constexpr std::int64_t kWeightsAPatch = 1000;  // at least
 constexpr std::int64_t kStepWords = 2 * kernels::kPanel;
 
 struct Histogram {
@@ -30,7 +30,7 @@ void count(Histogram (&parts)[4], const std::byte* plain, std::int64_t words) {
 
 }  // namespace
 
-bool choose_table(Panel& panel, const std::byte* plain, std::int64_t steps) {
+std::int64_t choose_table(Panel& panel, const std::byte* plain, std::int64_t steps) {
   std::array<std::int64_t, 256> counts{};
   constexpr std::int64_t kAtOnce = std::int64_t{1} << 24;  // steps; no counter overflows
   for (std::int64_t done = 0; done < steps; done += kAtOnce) {
@@ -50,14 +50,16 @@ bool choose_table(Panel& panel, const std::byte* plain, std::int64_t steps) {
     panel.table[code] = static_cast<unsigned char>(bytes[code]);
     others -= counts[bytes[code]];
   }
-  panel.patches.resize(static_cast<std::size_t>(others));  // how many there will be
-  return others * kMostPatches <= steps * kStepWords;
+  return others;
+}
+
+bool few_enough(std::int64_t patches, std::int64_t steps) noexcept {
+  return patches * kWeightsAPatch <= steps * kStepWords;
 }
 
 void encode_panel(Panel& panel, const PackedMatrix& matrix, const kernels::Table& table, const std::byte* plain,
-                  std::byte* blocks) {
-  std::vector<kernels::Patch> found = std::move(panel.patches);
-  panel.patches = {};
+                  std::int64_t patches, std::byte* blocks) {
+  std::vector<kernels::Patch> found(static_cast<std::size_t>(patches));
   panel.patches.reserve(found.size() + static_cast<std::size_t>(matrix.pieces()));
   for (std::int64_t i = 0; i < matrix.pieces(); ++i) {
     const auto n =

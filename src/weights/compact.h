@@ -9,13 +9,16 @@
 
 namespace swiglu::weights {
 
-/// Sets the table of `panel` to the 16 commonest high bytes of `steps` plain steps. False if so many others are
-/// left, more than one in a thousand, that patching them would cost more time than the saved bytes give.
-[[nodiscard]] bool choose_table(Panel& panel, const std::byte* plain, std::int64_t steps);
+/// Sets the table of `panel` to the 16 commonest high bytes of `steps` plain steps. Returns how many others are
+/// left: they need patches.
+[[nodiscard]] std::int64_t choose_table(Panel& panel, const std::byte* plain, std::int64_t steps);
+
+/// Not more than one weight in a thousand: patching more would cost more time than the saved bytes give.
+[[nodiscard]] bool few_enough(std::int64_t patches, std::int64_t steps) noexcept;
 
 /// Encodes a plain panel into `blocks`, which has room for a compact one of `matrix`, and makes the list of
-/// patches. The table has been chosen.
+/// patches, of which choose_table has counted `patches`.
 void encode_panel(Panel& panel, const PackedMatrix& matrix, const kernels::Table& table, const std::byte* plain,
-                  std::byte* blocks);
+                  std::int64_t patches, std::byte* blocks);
 
 }  // namespace swiglu::weights

@@ -43,16 +43,21 @@ PackedMatrix::PackedMatrix(const MatrixShape& shape, DType dtype, Storage storag
   }
 }
 
-kernels::Codes PackedMatrix::codes(std::int64_t p, std::int64_t i, std::int64_t step) const noexcept {
+std::span<const kernels::Patch> PackedMatrix::patches(std::int64_t p, std::int64_t i) const noexcept {
   const Panel& from = panel(p);
-  if (!from.compact) return {};
   const auto piece = static_cast<std::size_t>(i);
-  const std::int64_t end = piece + 1 < from.first_patch.size() ? from.first_patch[piece + 1] : std::ssize(from.patches);
-  const kernels::Patch* first = from.patches.data() + from.first_patch[piece];
-  // kNoPatch, the last of them, is not before any step.
-  first = std::partition_point(first, from.patches.data() + end,
-                               [step](kernels::Patch patch) { return kernels::step_of(patch) < step; });
-  return {from.table.data(), first, step};
+  const auto begin = static_cast<std::size_t>(from.first_patch[piece]);
+  const bool last = piece + 1 == from.first_patch.size();
+  const std::size_t end = last ? from.patches.size() : static_cast<std::size_t>(from.first_patch[piece + 1]);
+  return std::span(from.patches).subspan(begin, end - begin - 1);
+}
+
+kernels::Codes PackedMatrix::codes(std::int64_t p, std::int64_t i, std::int64_t step) const noexcept {
+  if (!panel(p).compact) return {};
+  const auto own = patches(p, i);
+  const auto first = std::partition_point(own.begin(), own.end(),
+                                          [step](kernels::Patch patch) { return kernels::step_of(patch) < step; });
+  return {panel(p).table.data(), own.data() + (first - own.begin()), step};
 }
 
 PackedInfo PackedMatrix::info() const {

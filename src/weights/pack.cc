@@ -92,7 +92,7 @@ class Packer {
                    kernels::kLanes * block_ * item_) {
     const auto memory = std::make_shared<const Buffer>(matrix_.panels() * matrix_.panel_bytes(compact_));
     memory_ = memory->data();
-    for (std::int64_t p = 0; p < matrix_.panels(); ++p) matrix_.panel(p).stream = {memory_, memory->size()};
+    matrix_.set_stream({memory_, memory->size()});
     matrix_.keep(memory);
   }
 
@@ -115,13 +115,12 @@ class Packer {
     if (!compact_) return interleave(halves, scratch, place);
     interleave(halves, scratch, scratch.plain());
     const std::int64_t plain_bytes = matrix_.panel_bytes(false);
-    panel.compact =
-        choose_table(panel, scratch.plain(), plain_bytes / kernels::step_bytes(kernels::Product::bf16_bf16));
-    if (panel.compact) return encode_panel(panel, matrix_, packing_.table, scratch.plain(), place);
-    panel.patches = {};
+    const std::int64_t steps = plain_bytes / kernels::step_bytes(kernels::Product::bf16_bf16);
+    const std::int64_t patches = choose_table(panel, scratch.plain(), steps);
+    panel.compact = few_enough(patches, steps);
+    if (panel.compact) return encode_panel(panel, matrix_, packing_.table, scratch.plain(), patches, place);
     panel.own = Buffer(plain_bytes);
     panel.bytes = panel.own.data();
-    panel.stream = {panel.own.data(), plain_bytes};
     std::memcpy(panel.own.data(), scratch.plain(), static_cast<std::size_t>(plain_bytes));
   }
 

@@ -46,9 +46,7 @@ class Loader {
     } else if (stored_.index_bytes != 0) {
       fail("no index", fmt::format("one of {} bytes", stored_.index_bytes));
     }
-    std::int64_t bytes = 0;
-    for (std::int64_t p = 0; p < matrix.panels(); ++p) bytes += matrix.panel_bytes(matrix.panel(p).compact);
-    if (bytes != stored_.payload_bytes) {
+    if (const std::int64_t bytes = payload_bytes(matrix); bytes != stored_.payload_bytes) {
       fail(fmt::format("a payload of {} bytes", bytes), fmt::format("{}", stored_.payload_bytes));
     }
     place(matrix, payload(matrix, shape.elements, runner, progress));
@@ -149,11 +147,11 @@ class Loader {
   }
 
   void place(PackedMatrix& matrix, const std::byte* start) const {
+    matrix.set_stream({start, stored_.payload_bytes});
     std::int64_t offset = 0;
     for (std::int64_t p = 0; p < matrix.panels(); ++p) {
       Panel& panel = matrix.panel(p);
       panel.bytes = start + offset;
-      panel.stream = {start, stored_.payload_bytes};
       offset += matrix.panel_bytes(panel.compact);
     }
   }
@@ -180,12 +178,11 @@ std::vector<std::byte> index_of(const PackedMatrix& matrix) {
     index[static_cast<std::size_t>(p)] = std::byte{1};
     std::memcpy(index.data() + at.tables + p * kTableBytes, panel.table.data(), kTableBytes);
     for (std::int64_t i = 0; i < matrix.pieces(); ++i) {
-      const Patch* first = panel.patches.data() + panel.first_patch[static_cast<std::size_t>(i)];
-      const auto count = static_cast<std::uint32_t>(
-          std::find(first, panel.patches.data() + panel.patches.size(), kernels::kNoPatch) - first);
+      const std::span<const Patch> patches = matrix.patches(p, i);
+      const auto count = static_cast<std::uint32_t>(patches.size());
       std::memcpy(index.data() + at.counts + (p * matrix.pieces() + i) * 4, &count, sizeof count);
-      const auto* bytes = reinterpret_cast<const std::byte*>(first);
-      index.insert(index.end(), bytes, bytes + count * sizeof(Patch));
+      const auto bytes = std::as_bytes(patches);
+      index.insert(index.end(), bytes.begin(), bytes.end());
     }
   }
   return index;

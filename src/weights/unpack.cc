@@ -21,7 +21,7 @@ class UnpackedSource final : public TensorSource {
       const std::int64_t lanes = down ? kernels::kPanel : kernels::kLanes;
       const std::int64_t lane = row % lanes + (which_ == Rows::up ? kernels::kLanes : 0);
       const Panel& panel = matrix_->panel(row / lanes);
-      panel.compact ? read_compact(panel, lane, col0, cols, out) : read_plain(panel, lane, col0, cols, out);
+      panel.compact ? read_compact(row / lanes, lane, col0, cols, out) : read_plain(panel, lane, col0, cols, out);
     }
   }
 
@@ -35,7 +35,8 @@ class UnpackedSource final : public TensorSource {
     }
   }
 
-  void read_compact(const Panel& panel, std::int64_t lane, std::int64_t col0, std::int64_t cols, std::byte* out) const {
+  void read_compact(std::int64_t p, std::int64_t lane, std::int64_t col0, std::int64_t cols, std::byte* out) const {
+    const Panel& panel = matrix_->panel(p);
     const std::int64_t in_block = lane % 16 / 4 * 16 + lane / 16 * 8 + lane % 4 * 2;
     for (std::int64_t k = col0; k < col0 + cols; ++k) {
       const auto* block = reinterpret_cast<const unsigned char*>(panel.bytes + k / 4 * kernels::kBlockBytes);
@@ -45,11 +46,10 @@ class UnpackedSource final : public TensorSource {
     }
     std::int64_t first_step = 0;
     for (std::int64_t i = 0; i < matrix_->pieces(); ++i) {
-      const kernels::Patch* patch = panel.patches.data() + panel.first_patch[static_cast<std::size_t>(i)];
-      for (; *patch != kernels::kNoPatch; ++patch) {
-        const std::int64_t place = kernels::place_in_step(*patch);
-        const std::int64_t k = (first_step + kernels::step_of(*patch)) * 2 + place / 2 % 2;
-        if (place / 4 == lane && k >= col0 && k < col0 + cols) out[(k - col0) * 2 + 1] = static_cast<std::byte>(*patch);
+      for (const kernels::Patch patch : matrix_->patches(p, i)) {
+        const std::int64_t place = kernels::place_in_step(patch);
+        const std::int64_t k = (first_step + kernels::step_of(patch)) * 2 + place / 2 % 2;
+        if (place / 4 == lane && k >= col0 && k < col0 + cols) out[(k - col0) * 2 + 1] = static_cast<std::byte>(patch);
       }
       first_step += matrix_->steps(i);
     }

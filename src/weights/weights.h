@@ -5,12 +5,13 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/buffer.h"
 #include "kernels/kernel.h"
-#include "swiglu/swiglu.hpp"
+#include "swiglu/packed.hpp"
 
 namespace swiglu::weights {
 
@@ -35,7 +36,6 @@ struct Stream {
 /// One panel, wherever it lies. In compact storage each is compact or plain.
 struct Panel {
   const std::byte* bytes = nullptr;
-  Stream stream;  ///< the memory around it: what comes next lies there
   bool compact = false;
   std::array<unsigned char, 16> table{};   ///< compact only, as what follows
   std::vector<kernels::Patch> patches;     ///< of all pieces, each ended by kNoPatch
@@ -65,6 +65,14 @@ class PackedMatrix {
   [[nodiscard]] const std::byte* piece(std::int64_t p, std::int64_t i) const noexcept {
     return panel(p).bytes + offset(panel(p).compact, i);
   }
+  /// The memory around panel `p`: what comes next lies there.
+  [[nodiscard]] Stream stream(std::int64_t p) const noexcept {
+    const Buffer& own = panel(p).own;
+    return own.size() == 0 ? stream_ : Stream{own.data(), own.size()};
+  }
+  void set_stream(Stream stream) noexcept { stream_ = stream; }  ///< of the panels without memory of their own
+  /// Of a compact panel: the patches of piece `i`; kNoPatch follows them in memory.
+  [[nodiscard]] std::span<const kernels::Patch> patches(std::int64_t p, std::int64_t i) const noexcept;
   /// Of a compact panel: its table, and the patches of piece `i` from the first on that is not before `step`.
   [[nodiscard]] kernels::Codes codes(std::int64_t p, std::int64_t i, std::int64_t step) const noexcept;
   /// The product whose kernels read panel `p`, if `plain` is the one for plain panels.
@@ -83,6 +91,7 @@ class PackedMatrix {
   std::vector<std::int64_t> steps_;
   std::vector<std::int64_t> offsets_[2];  // of the pieces in a plain panel, in a compact one
   std::vector<Panel> panels_;
+  Stream stream_;
   std::vector<std::shared_ptr<const void>> memory_;
 };
 

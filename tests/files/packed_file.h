@@ -17,6 +17,7 @@
 #include "files/checksum.h"
 #include "support/huggingface.h"
 #include "swiglu/files.hpp"
+#include "swiglu/packed.hpp"
 
 namespace swiglu::testing {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "swiglu/swiglu.hpp"
+#include "swiglu/packed.hpp"
 
 namespace swiglu::testing {
 
