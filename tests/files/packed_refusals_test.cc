@@ -209,8 +209,12 @@ TEST_F(PackedRefusals, refuses_headers_that_are_not_what_they_must_be) {
 TEST_F(PackedRefusals, refuses_absurd_numbers) {
   header_refused("\"dim\": 4", "\"dim\": 0", {"config.dim"});
   header_refused("\"hidden\": 6", "\"hidden\": 0", {"config.hidden"});
+  // The sublayer would refuse these too, but without naming the file: sides beyond 2^40, products from 2^57.
   header_refused("\"hidden\": 6", "\"hidden\": 1152921504606846976", {"config.hidden"});
-  header_refused("\"dim\": 4", "\"dim\": 1152921504606846976", {"config.hidden"});
+  header_refused("\"hidden\": 6", "\"hidden\": 1099511627777", {"config.hidden", "from 1 to 1099511627776"});
+  header_refused("\"dim\": 4", "\"dim\": 1099511627777", {"config.dim", "from 1 to 1099511627776"});
+  header_refused("\"dim\": 4, \"hidden\": 6", "\"dim\": 1099511627776, \"hidden\": 131072",
+                 {"config.hidden", "from 1 to 131071"});
   for (const char* eps : {"0", "-1e-5", "1e-60", "1e40", "\"1\"", "null"}) {
     header_refused("\"eps\": 1e-06", fmt::format("\"eps\": {}", eps), {"config.eps", "small positive number"});
   }
