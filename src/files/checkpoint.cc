@@ -12,6 +12,7 @@
 
 #include "base/cpu.h"
 #include "base/dtype.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "files/packed.h"
 
@@ -159,7 +160,9 @@ Checkpoint Checkpoint::open(const std::filesystem::path& path, const OpenOptions
   std::error_code ignored;
   const bool folder = std::filesystem::is_directory(path, ignored);
   auto impl = std::make_unique<Impl>();
-  impl->contents = folder ? files::open_folder(path, options) : files::open_file(path, options);
+  impl->where = escaped(path.string());
+  impl->contents = or_no_memory(
+      impl->where, [&] { return folder ? files::open_folder(path, options) : files::open_file(path, options); });
   files::Contents& contents = impl->contents;
   if (options.map && contents.packed == nullptr) {
     throw Error(ErrorCode::usage, fmt::format("{}: only files of packed layers can be mapped, and this is of format {}",
@@ -185,8 +188,10 @@ const std::vector<std::string>& Checkpoint::notes() const noexcept { return impl
 const std::vector<std::string>& Checkpoint::problems() const noexcept { return impl_->contents.problems; }
 
 void Checkpoint::check_payloads() const {
-  for (const auto& archive : impl_->contents.archives) files::check_pth_payloads(archive);
-  if (impl_->contents.packed) impl_->contents.packed->check();
+  or_no_memory(impl_->where, [&] {
+    for (const auto& archive : impl_->contents.archives) files::check_pth_payloads(archive);
+    if (impl_->contents.packed) impl_->contents.packed->check();
+  });
 }
 
 LayerSource Checkpoint::layer(std::int64_t i) const {
@@ -203,20 +208,22 @@ LayerSource Checkpoint::layer(std::int64_t i) const {
   const auto position = static_cast<std::size_t>(found - numbers.begin());
   const files::LayerParts& parts = impl_->contents.layers[position];
   if (parts.fault) throw *parts.fault;
-  LayerSource out;
-  out.config = impl_->contents.config;
-  out.gate = parts.gate;
-  out.up = parts.up;
-  out.down = parts.down;
-  if (impl_->contents.packed) out.packed = impl_->contents.packed->layer(position);
-  const DType dtype = parts.norm->dtype();
-  const std::int64_t dim = parts.norm->cols();
-  std::vector<std::byte> stored(static_cast<std::size_t>(dim * size_of(dtype)));
-  parts.norm->read(0, 1, 0, dim, stored.data());
-  out.norm.resize(static_cast<std::size_t>(dim));
-  const FloatMode exact(FloatMode::kExact);
-  files::widen(stored.data(), dtype, out.norm);
-  return out;
+  return or_no_memory(fmt::format("{}: layer {}", impl_->where, i), [&] {
+    LayerSource out;
+    out.config = impl_->contents.config;
+    out.gate = parts.gate;
+    out.up = parts.up;
+    out.down = parts.down;
+    if (impl_->contents.packed) out.packed = impl_->contents.packed->layer(position);
+    const DType dtype = parts.norm->dtype();
+    const std::int64_t dim = parts.norm->cols();
+    std::vector<std::byte> stored(static_cast<std::size_t>(dim * size_of(dtype)));
+    parts.norm->read(0, 1, 0, dim, stored.data());
+    out.norm.resize(static_cast<std::size_t>(dim));
+    const FloatMode exact(FloatMode::kExact);
+    files::widen(stored.data(), dtype, out.norm);
+    return out;
+  });
 }
 
 }  // namespace swiglu

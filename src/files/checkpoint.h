@@ -78,6 +78,7 @@ namespace swiglu {
 
 struct Checkpoint::Impl {
   files::Contents contents;
+  std::string where;  ///< what was opened, for messages
 };
 
 }  // namespace swiglu

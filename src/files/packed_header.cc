@@ -16,6 +16,10 @@ namespace swiglu::files {
 namespace {
 
 constexpr std::uint64_t kLargest = std::uint64_t{1} << 60;  // of any size: times 4 bytes it is still an int64
+// Of dim and of hidden, and of their product: what the sublayer accepts. It would refuse others without naming the
+// file, and sizes in bytes that are computed from them stay within an int64.
+constexpr std::uint64_t kLargestSide = std::uint64_t{1} << 40;
+constexpr std::uint64_t kMostElements = INT64_MAX / 64;
 
 /// A value of the header, and the way to it for messages.
 struct Value {
@@ -115,9 +119,10 @@ class Reader {
 
   FfnConfig read_config(const Value& value) const {
     FfnConfig config;
-    config.dim = static_cast<std::int64_t>(natural(member(value, "dim"), 1, kLargest));
-    config.hidden = static_cast<std::int64_t>(
-        natural(member(value, "hidden"), 1, kLargest / static_cast<std::uint64_t>(config.dim)));
+    const std::uint64_t dim = natural(member(value, "dim"), 1, kLargestSide);
+    config.dim = static_cast<std::int64_t>(dim);
+    config.hidden =
+        static_cast<std::int64_t>(natural(member(value, "hidden"), 1, std::min(kLargestSide, kMostElements / dim)));
     const Value eps = member(value, "eps");
     const bool number = eps.json.kind == Json::Kind::real || eps.json.kind == Json::Kind::integer;
     // What a float rounds to zero would divide by zero.

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/memory.h"
 #include "base/parallel.h"
 #include "weights/weights.h"
 
@@ -28,6 +29,10 @@ struct IndexLayout {
 class Loader {
  public:
   Loader(const PackedSource& source, Part part) : source_(source), part_(part), stored_(source.matrix(part)) {}
+
+  [[nodiscard]] std::string name() const {
+    return fmt::format("{}, {}", source_.name(), part_ == Part::down ? "down" : "gate and up");
+  }
 
   PackedMatrix load(const MatrixShape& shape, const Runner& runner, const Progress& progress) const {
     check_kind();
@@ -55,8 +60,7 @@ class Loader {
 
  private:
   [[noreturn]] void fail(const std::string& expected, const std::string& found) const {
-    throw Error(ErrorCode::format, fmt::format("{}, {}: expected {}, found {}", source_.name(),
-                                               part_ == Part::down ? "down" : "gate and up", expected, found));
+    throw Error(ErrorCode::format, fmt::format("{}: expected {}, found {}", name(), expected, found));
   }
 
   void check_kind() const {
@@ -129,7 +133,7 @@ class Loader {
       matrix.keep(view);
       return view.get();
     }
-    const auto memory = std::make_shared<const Buffer>(stored_.payload_bytes);
+    const auto memory = room();
     constexpr std::int64_t kChunk = PackedSource::kChunkBytes;
     const std::int64_t chunks = (memory->size() + kChunk - 1) / kChunk;
     parallel_for(runner, chunks, [&](std::int64_t c) {
@@ -144,6 +148,14 @@ class Loader {
     });
     matrix.keep(memory);
     return memory->data();
+  }
+
+  [[nodiscard]] std::shared_ptr<const Buffer> room() const {
+    try {
+      return std::make_shared<const Buffer>(stored_.payload_bytes);
+    } catch (const Error& fault) {  // which does not know for what
+      throw Error(fault.code(), fmt::format("{}: {}", name(), fault.text()));
+    }
   }
 
   void place(PackedMatrix& matrix, const std::byte* start) const {
@@ -165,7 +177,8 @@ class Loader {
 
 PackedMatrix load_packed(const MatrixShape& shape, const PackedSource& source, Part part, const Runner& runner,
                          const Progress& progress) {
-  return Loader(source, part).load(shape, runner, progress);
+  const Loader loader(source, part);
+  return or_no_memory(loader.name(), [&] { return loader.load(shape, runner, progress); });
 }
 
 std::vector<std::byte> index_of(const PackedMatrix& matrix) {

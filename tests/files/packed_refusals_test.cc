@@ -1,5 +1,8 @@
 // Packed files that are cut, damaged or made up: every rule of the format broken once, each with the reason that
 // must be given, and nothing read beyond what the file holds.
+#include <sys/resource.h>
+
+#include <fstream>
 #include <utility>
 
 #include "files/packed_file.h"
@@ -209,8 +212,12 @@ TEST_F(PackedRefusals, refuses_headers_that_are_not_what_they_must_be) {
 TEST_F(PackedRefusals, refuses_absurd_numbers) {
   header_refused("\"dim\": 4", "\"dim\": 0", {"config.dim"});
   header_refused("\"hidden\": 6", "\"hidden\": 0", {"config.hidden"});
+  // The sublayer would refuse these too, but without naming the file: sides beyond 2^40, products from 2^57.
   header_refused("\"hidden\": 6", "\"hidden\": 1152921504606846976", {"config.hidden"});
-  header_refused("\"dim\": 4", "\"dim\": 1152921504606846976", {"config.hidden"});
+  header_refused("\"hidden\": 6", "\"hidden\": 1099511627777", {"config.hidden", "from 1 to 1099511627776"});
+  header_refused("\"dim\": 4", "\"dim\": 1099511627777", {"config.dim", "from 1 to 1099511627776"});
+  header_refused("\"dim\": 4, \"hidden\": 6", "\"dim\": 1099511627776, \"hidden\": 131072",
+                 {"config.hidden", "from 1 to 131071"});
   for (const char* eps : {"0", "-1e-5", "1e-60", "1e40", "\"1\"", "null"}) {
     header_refused("\"eps\": 1e-06", fmt::format("\"eps\": {}", eps), {"config.eps", "small positive number"});
   }
@@ -315,6 +322,39 @@ TEST_F(PackedRefusals, a_file_that_is_cut_after_opening_is_an_io_error) {
   shorter([&] { (void)model.layer(5); });
   EXPECT_THROW(model.check_payloads(), Error);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which reserve more than any limit
+// A file that is one hole but for its ends takes no room on the disk, and its size justifies any allocation.
+TEST_F(PackedRefusals, what_does_not_fit_in_memory_is_an_error_that_names_the_file) {
+  constexpr std::uint64_t kWide = std::uint64_t{1} << 30, kEnd = 4 * kWide + 4096;
+  const auto region = [](std::uint64_t at, std::uint64_t bytes) {
+    return fmt::format(R"({{"offset": {}, "bytes": {}, "checksum": "{:016x}"}})", at, bytes, files::checksum({}));
+  };
+  const std::string none = region(kEnd, 0);
+  const std::string part = fmt::format(R"({{"dtype": "bf16", "storage": "plain", "index": {}, "payload": {}, )"
+                                       R"("checksums": {}}})",
+                                       none, none, none);
+  std::string header = fmt::format(
+      R"({{"layout": "x86-panel32", "writer": "w", "family": "f", "config": {{"dim": {}, "hidden": 1, "eps": 1}}, )"
+      R"("model_layers": 1, "sources": [], "layers": [{{"number": 0, "compute": "bf16", "norm": {}, )"
+      R"("gate_up": {}, "down": {}}}]}})",
+      kWide, region(64, 4 * kWide), part, part);
+  const auto index = header.find(region(kEnd, 0));
+  header.replace(index, none.size(), region(4 * kWide + 64, 0));  // the first after the norm
+  write_file(path_, preamble());
+  std::filesystem::resize_file(path_, kEnd);
+  std::ofstream(path_, std::ios::binary | std::ios::app) << header << trailer(kEnd, header);
+
+  struct rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  const Checkpoint model = open();
+  const struct rlimit small{.rlim_cur = rlim_t{2} << 30, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &small), 0);
+  expect_error(ErrorCode::no_memory, {"model.swiglu: layer 0"}, [&] { (void)model.layer(0); });
+  expect_error(ErrorCode::no_memory, {"model.swiglu"}, [&] { model.check_payloads(); });
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+}
+#endif
 
 TEST_F(PackedRefusals, reads_beyond_a_part_are_usage_errors) {
   const LayerSource layer = open().layer(2);

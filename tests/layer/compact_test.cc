@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <new>
 #include <random>
 
 #include <fmt/format.h>
@@ -243,6 +244,38 @@ TEST(Compact, an_index_from_a_hostile_file_is_checked) {
     }
   }
   EXPECT_GT(refused, 300);
+}
+
+// A source whose index cannot be held in memory.
+struct Unholdable final : PackedSource {
+  std::shared_ptr<const PackedSource> from;
+  explicit Unholdable(std::shared_ptr<const PackedSource> from_in) : from(std::move(from_in)) {}
+  [[nodiscard]] std::string name() const override { return "unholdable"; }
+  [[nodiscard]] FfnConfig config() const override { return from->config(); }
+  [[nodiscard]] Compute compute() const override { return from->compute(); }
+  [[nodiscard]] Matrix matrix(Part part) const override { return from->matrix(part); }
+  void read_index(Part, std::span<std::byte>) const override { throw std::bad_alloc(); }
+  void read_payload(Part part, std::int64_t chunk, std::span<std::byte> dst) const override {
+    from->read_payload(part, chunk, dst);
+  }
+  [[nodiscard]] std::shared_ptr<const std::byte> view_payload(Part) const override { return nullptr; }
+};
+
+TEST(Compact, a_packed_layer_that_memory_cannot_hold_is_an_error_that_names_it) {
+  ThreadPool pool(1);
+  const Layer layer = bit_layer(40, 70, 17, kinds()[6].fill);
+  const FeedForward ffn = with(layer.source, pool, Storage::compact);
+  LayerSource source = layer.source;
+  source.packed = std::make_shared<const Unholdable>(ffn.packed());
+  for (const bool unpacks : {false, true}) {
+    try {
+      unpacks ? static_cast<void>(unpack(source, pool.runner())) : static_cast<void>(FeedForward(source, pool));
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::no_memory);
+      EXPECT_EQ(error.text(), "unholdable, gate and up: it does not fit in memory");
+    }
+  }
 }
 
 TEST(Compact, sizes_that_do_not_fit_the_shape_are_refused) {
