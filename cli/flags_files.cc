@@ -1,0 +1,73 @@
+// The flags of the commands that read and write checkpoints: inspect, synth, pack.
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "command_line.h"
+
+namespace swiglu::cli {
+
+CLI::App* add_inspect(CLI::App& app, InspectOptions& o) {
+  CLI::App* c = app.add_subcommand("inspect", "What is in a checkpoint, and does it fit its own configuration");
+  model_argument(c, o.model);
+  c->add_flag("--stats", o.stats, "Read all weights too: NaN and Inf, smallest, largest, rms of each matrix");
+  json_flag(c, o.json);
+  c->footer(
+      "Exits 0 when sound, 1 when readable but inconsistent, 3 when unreadable or refused.\n\nExamples:\n"
+      "  swiglu inspect Meta-Llama-3-8B\n  swiglu inspect model.safetensors --stats --json\n");
+  return c;
+}
+
+CLI::App* add_synth(CLI::App& app, SynthOptions& o) {
+  CLI::App* c = app.add_subcommand("synth", "Write a checkpoint of any size with random weights");
+  flag(c, "--preset", "NAME", "A published shape: llama-3-8b, llama-3.1-405b, llama-3.2-1b, ...",
+       [&o](const std::string& text) { o.preset = text; });
+  flag(c, "--dim", "D", "Without a preset: the model's width",
+       [&o](const std::string& text) { o.dim = parse_whole("--dim", text, 1); });
+  flag(c, "--hidden", "H", "Without a preset: the feed-forward's width",
+       [&o](const std::string& text) { o.hidden = parse_whole("--hidden", text, 1); });
+  flag(c, "--layers", "L", "Layers (default: the preset's, else 1)",
+       [&o](const std::string& text) { o.layers = parse_whole("--layers", text, 1); });
+  flag(c, "--format", "F", "hf (default): config.json and safetensors; meta: params.json and consolidated.NN.pth",
+       [&o](const std::string& text) {
+         static constexpr std::array<std::string_view, 2> kFormats = {"hf", "meta"};
+         o.format =
+             parse_choice("--format", text, kFormats) == 0 ? CheckpointFormat::huggingface : CheckpointFormat::meta;
+       });
+  flag(c, "--shards", "S", "Weight files (default: 1)",
+       [&o](const std::string& text) { o.shards = static_cast<int>(parse_whole("--shards", text, 1, INT32_MAX)); });
+  flag(c, "--dtype", "TYPE", "bf16 (default), f32, f16 or f64",
+       [&o](const std::string& text) { o.dtype = parse_dtype("--dtype", text); });
+  flag(c, "--seed", "S", "The weights depend on it alone (default: 1)",
+       [&o](const std::string& text) { o.seed = parse_seed("--seed", text); });
+  flag(c, "-o,--output", "DIR (required)", "A folder without a checkpoint; made if missing",
+       [&o](const std::string& text) { o.output = text; })
+      ->required();
+  c->footer(
+      "Examples:\n  swiglu synth --preset llama-3-8b --layers 1 -o one-layer\n"
+      "  swiglu synth --dim 64 --hidden 172 --layers 5 --format meta --shards 2 -o tiny\n");
+  return c;
+}
+
+CLI::App* add_pack(CLI::App& app, PackOptions& o) {
+  CLI::App* c = app.add_subcommand("pack", "Layers of a checkpoint as one file that loads without packing");
+  model_argument(c, o.model);
+  flag(c, "--layers", "LIST|all", "As 0,3,5-8 (default: all)", [&o](const std::string& text) {
+    if (text != "all") o.layers = parse_ranges("--layers", text);
+  });
+  compute_flag(c, o.compute);
+  storage_flag(c, o.storage);
+  threads_flag(c, o.threads);
+  eps_and_hidden_flags(c, o.open);
+  flag(c, "-o,--output", "FILE (required)", "Usually NAME.swiglu; replaced if it is a packed file already",
+       [&o](const std::string& text) { o.output = text; })
+      ->required();
+  c->footer(
+      "The other commands take FILE for MODEL; layers keep their numbers. Memory: one packed layer at a time.\n\n"
+      "Examples:\n  swiglu pack Meta-Llama-3-8B -o llama.swiglu && swiglu run llama.swiglu --layer 0 --input h.npy -o "
+      "y.npy\n"
+      "  swiglu pack Meta-Llama-3-8B --layers 0-3,31 --compute f32 --storage plain -o some.swiglu\n");
+  return c;
+}
+
+}  // namespace swiglu::cli
