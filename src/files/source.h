@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "files/encoding.h"
 #include "swiglu/swiglu.hpp"
 
 namespace swiglu::files {
@@ -49,6 +50,22 @@ struct FileMatrix {
   std::int64_t col_stride = 1;
 };
 [[nodiscard]] std::shared_ptr<const TensorSource> make_source(std::string name, FileMatrix matrix);
+
+/// A matrix of encoded rows inside a file: row r begins at byte offset + r * row_bytes. The caller has checked that
+/// every row is inside the file and that cols is a multiple of the encoding's block.
+struct EncodedMatrix {
+  std::shared_ptr<const File> file;
+  std::uint64_t offset = 0;
+  const Encoding* encoding = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t row_bytes = 0;
+};
+/// The decoded values, as f32.
+[[nodiscard]] std::shared_ptr<const TensorSource> make_decoded_source(std::string name, EncodedMatrix matrix);
+/// Every element of a row times that row's factor, rounded once to f32. `values` is f32; `factors` has one column.
+[[nodiscard]] std::shared_ptr<const TensorSource> scale_rows(std::shared_ptr<const TensorSource> values,
+                                                             std::shared_ptr<const TensorSource> factors);
 
 /// Parts of one matrix, joined along rows (dim 0) or columns (dim 1); the other dimension and the
 /// type agree (checked by the caller).

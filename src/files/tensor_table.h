@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "files/encoding.h"
 #include "files/source.h"
 
 namespace swiglu::files {
@@ -16,7 +17,9 @@ namespace swiglu::files {
 /// One tensor, validated: all its elements lie inside the file, products do not overflow.
 struct StoredTensor {
   std::string dtype_name;      ///< as the file spells it: "BF16", "torch.BFloat16Storage"
-  std::optional<DType> dtype;  ///< nullopt: recognised, but not something we compute with
+  std::optional<DType> dtype;  ///< nullopt: encoded, or recognised but not something we compute with
+  /// What is decoded to floats, or null. Rows are whole blocks, one after the other if blocks are longer than 1.
+  const Encoding* encoding = nullptr;
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;  ///< in elements
   std::uint64_t offset = 0;           ///< bytes from the start of the file to element 0
