@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/text.h"
+#include "files/blocks.h"
 #include "files/pickle.h"
 #include "files/tensor_table.h"
 #include "files/zip.h"
@@ -160,6 +161,12 @@ std::vector<const ZipEntry*> find_storages(const ZipArchive& zip, const std::str
   return entries;
 }
 
+const Encoding* encoding_of(std::string_view type) {
+  if (type == "torch.float8_e4m3fn") return find_encoding("F8_E4M3");
+  if (type == "torch.float8_e5m2") return find_encoding("F8_E5M2");
+  return nullptr;
+}
+
 }  // namespace
 
 TensorTable read_pth(const std::shared_ptr<const File>& file) {
@@ -180,6 +187,7 @@ TensorTable read_pth(const std::shared_ptr<const File>& file) {
     StoredTensor stored;
     stored.dtype_name = tensor.type->name;
     stored.dtype = tensor.type->dtype;
+    stored.encoding = encoding_of(tensor.type->name);
     stored.shape = tensor.sizes;
     stored.strides = view.strides();
     stored.offset = entries[tensor.storage]->offset + static_cast<std::uint64_t>(tensor.offset) * item;

@@ -77,9 +77,9 @@ TEST_F(Checkpoints, folders_with_half_a_checkpoint_say_which_half_is_missing) {
   const auto refused = [&](ErrorCode code, std::initializer_list<std::string_view> parts) {
     expect_error(code, parts, [&] { (void)Checkpoint::open(half.path()); });
   };
-  refused(ErrorCode::not_found, {"model.safetensors", "index.json", "found neither"});
+  refused(ErrorCode::not_found, {"model.safetensors", "index.json", "pytorch_model.bin", "found none"});
   write_file(half / "pytorch_model.bin", "PK\x03\x04");
-  refused(ErrorCode::unsupported, {"pytorch_model.bin", "convert it to safetensors"});
+  refused(ErrorCode::format, {"pytorch_model.bin", "truncated or not a zip archive"});
   std::filesystem::remove(half / "config.json");
   write_file(half / "model.safetensors", two_layers());
   refused(ErrorCode::not_found, {"expected config.json"});
