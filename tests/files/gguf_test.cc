@@ -251,6 +251,7 @@ TEST_F(Gguf, refuses_places_that_are_none) {
   for (const std::uint64_t offset : {~0ULL, ~0ULL - 15, ~0ULL - 31}) {  // G43
     info_refused(gguf_info("t", {4}, 0, offset), 64, {"tensor t", fmt::format("{}", offset)});
   }
+  info_refused(gguf_info("t", {32}, 0, ~0ULL - 31), 128, {"tensor t", "overflow"});  // the end wraps into the file
   info_refused(gguf_info("t", {4}, 0, 1ULL << 63), 64, {"tensor t", "64 bytes of data"});
   info_refused(gguf_info("t", {4}, 0, 16), 64, {"tensor t", "multiple of 32", "16"});  // G44
   info_refused(gguf_info("t", {9}, 0, 32), 64, {"tensor t", "36 bytes at offset 32", "64 bytes"});  // G45
