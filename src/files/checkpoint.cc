@@ -214,6 +214,7 @@ LayerSource Checkpoint::layer(std::int64_t i) const {
     out.gate = parts.gate;
     out.up = parts.up;
     out.down = parts.down;
+    out.stored_norm = parts.norm;
     if (impl_->contents.packed) out.packed = impl_->contents.packed->layer(position);
     const DType dtype = parts.norm->dtype();
     const std::int64_t dim = parts.norm->cols();
