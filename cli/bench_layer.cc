@@ -62,7 +62,7 @@ BenchLayer open_model(const BenchOptions& options) {
   BenchLayer layer;
   if (!options.layer && model.layers() == 0) static_cast<void>(model.layer(0));  // throws
   const std::int64_t index = options.layer.value_or(model.layer_numbers().front());
-  layer.source = model.layer(index);
+  layer.source = model.layer(index, options.expert);
   layer.name = fmt::format("layer {} of {}", index, printable(options.model->string()));
   const bool folder = std::filesystem::is_directory(*options.model);
   for (const TensorInfo& tensor : model.tensors()) {

@@ -44,7 +44,7 @@ void storage_flag(CLI::App* command, Storage& storage) {
 }
 
 void model_argument(CLI::App* command, std::filesystem::path& model) {
-  flag(command, "MODEL", " ", "A Hugging Face or Meta folder, or one .safetensors, .pth or packed file",
+  flag(command, "MODEL", " ", "A Hugging Face or Meta folder, or one .safetensors, .gguf, .pth or packed file",
        [&model](const std::string& text) { model = text; })
       ->required();
 }
@@ -54,6 +54,11 @@ void eps_and_hidden_flags(CLI::App* command, OpenOptions& open) {
        [&open](const std::string& text) { open.eps = parse_positive("--eps", text); });
   flag(command, "--hidden", "H", "Confirms the width of the tensors where the metadata contradicts them",
        [&open](const std::string& text) { open.hidden = parse_whole("--hidden", text, 1); });
+}
+
+void expert_flag(CLI::App* command, std::optional<std::int64_t>& expert) {
+  flag(command, "--expert", "E", "Of a mixture of experts: which one, from 0",
+       [&expert](const std::string& text) { expert = parse_whole("--expert", text, 0); });
 }
 
 void map_flag(CLI::App* command, bool& map) {

@@ -4,8 +4,10 @@
 
 #include <CLI/CLI.hpp>
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +37,7 @@ void threads_flag(CLI::App* command, int& threads);
 void compute_flag(CLI::App* command, Compute& compute);
 void storage_flag(CLI::App* command, Storage& storage);
 void eps_and_hidden_flags(CLI::App* command, OpenOptions& open);
+void expert_flag(CLI::App* command, std::optional<std::int64_t>& expert);
 void map_flag(CLI::App* command, bool& map);
 void json_flag(CLI::App* command, bool& json);
 

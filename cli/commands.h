@@ -33,6 +33,7 @@ int inspect(const InspectOptions& options);
 struct RunOptions {
   std::filesystem::path model, input, output;
   std::int64_t layer = 0;
+  std::optional<std::int64_t> expert;  ///< of a mixture of experts, here and below
   bool block = true;  ///< false: --part ffn
   Compute compute = Compute::automatic;
   Storage storage = Storage::automatic;
@@ -47,6 +48,7 @@ int run(const RunOptions& options);
 struct VerifyOptions {
   std::filesystem::path model;
   std::optional<std::int64_t> layer;  ///< nothing: all
+  std::optional<std::int64_t> expert;
   std::optional<std::filesystem::path> input;
   Compute compute = Compute::automatic;
   int threads = 0;
@@ -58,6 +60,7 @@ int verify(const VerifyOptions& options);
 struct PackOptions {
   std::filesystem::path model, output;
   std::vector<std::pair<std::int64_t, std::int64_t>> layers;  ///< ascending ranges, first and last; empty: all
+  std::optional<std::int64_t> expert;
   Compute compute = Compute::automatic;
   Storage storage = Storage::automatic;
   int threads = 0;
@@ -93,6 +96,7 @@ struct BenchOptions {
   std::optional<double> eps;                ///< of a model
   bool map = false;                         ///< a model that is a packed file
   std::optional<std::int64_t> layer;        ///< of a model; nothing: 0
+  std::optional<std::int64_t> expert;       ///< of a model
   std::optional<DType> dtype;               ///< of made-up weights; nothing: bf16
   std::vector<std::int64_t> tokens = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
   std::vector<int> threads;  ///< empty: 1 and all

@@ -49,6 +49,7 @@ CLI::App* add_pack(CLI::App& app, PackOptions& o) {
   flag(c, "--layers", "LIST|all", "As 0,3,5-8 (default: all)", [&o](const std::string& text) {
     if (text != "all") o.layers = parse_ranges("--layers", text);
   });
+  expert_flag(c, o.expert);
   compute_flag(c, o.compute);
   storage_flag(c, o.storage);
   threads_flag(c, o.threads);

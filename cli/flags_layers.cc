@@ -55,6 +55,7 @@ CLI::App* add_run(CLI::App& app, RunOptions& o) {
     static constexpr std::array<std::string_view, 1> kTypes = {"bf16"};
     o.u2_is_bf16 = parse_choice("--input-dtype", text, kTypes) == 0;
   });
+  expert_flag(c, o.expert);
   eps_and_hidden_flags(c, o.open);
   map_flag(c, o.open.map);
   c->footer(
@@ -73,6 +74,7 @@ CLI::App* add_verify(CLI::App& app, VerifyOptions& o) {
   });
   flag(c, "--input", "X.npy", "[tokens, dim] (default: 4 normal and 4 heavy-tailed tokens from a seed)",
        [&o](const std::string& text) { o.input = text; });
+  expert_flag(c, o.expert);
   compute_flag(c, o.compute);
   threads_flag(c, o.threads);
   map_flag(c, o.map);
@@ -97,6 +99,7 @@ CLI::App* add_bench(CLI::App& app, BenchOptions& o) {
        [&o](const std::string& text) { o.hidden = parse_whole("--hidden", text, 1); });
   flag(c, "--eps", "E", "Of MODEL's norm, instead of the file's",
        [&o](const std::string& text) { o.eps = parse_positive("--eps", text); });
+  expert_flag(c, o.expert);
   map_flag(c, o.map);
   flag(c, "--dtype", "TYPE", "Of made-up weights: bf16 (default), f32, f16 or f64",
        [&o](const std::string& text) { o.dtype = parse_dtype("--dtype", text); });

@@ -134,11 +134,15 @@ std::vector<MatrixStats> read_stats(const Checkpoint& model, std::vector<std::st
   const auto read = [&](std::int64_t bytes) { meter.update(done += bytes, total); };
   for (const std::int64_t i : model.layer_numbers()) {
     try {
-      const LayerSource layer = unpack(model.layer(i), pool.runner());
-      if (!layer.norm.empty()) all.push_back({i, "norm", stats_of(layer.norm)});
-      all.push_back({i, "gate", stats_of(*layer.gate, pool, read)});
-      all.push_back({i, "up", stats_of(*layer.up, pool, read)});
-      all.push_back({i, "down", stats_of(*layer.down, pool, read)});
+      const bool mixture = model.experts() > 0;
+      for (std::int64_t e = 0; e < std::max<std::int64_t>(1, model.experts()); ++e) {
+        const std::string of = mixture ? fmt::format(" of expert {}", e) : "";
+        const LayerSource layer = unpack(model.layer(i, mixture ? std::optional(e) : std::nullopt), pool.runner());
+        if (!layer.norm.empty() && e == 0) all.push_back({i, "norm", stats_of(layer.norm)});
+        all.push_back({i, "gate" + of, stats_of(*layer.gate, pool, read)});
+        all.push_back({i, "up" + of, stats_of(*layer.up, pool, read)});
+        all.push_back({i, "down" + of, stats_of(*layer.down, pool, read)});
+      }
     } catch (const Error& fault) {
       if (fault.code() == ErrorCode::no_memory) throw;
       add_problem(problems, fault.text());

@@ -94,7 +94,7 @@ Total pack_layers(const PackOptions& options, const Checkpoint& model, const std
   packing.progress = Progress::callback;
   packing.progress_ctx = &progress;
   for (const std::int64_t number : layers) {
-    const LayerSource source = model.layer(number);
+    const LayerSource source = model.layer(number, options.expert);
     meter.label(fmt::format("packing layer {}", number));
     const FeedForward layer(source, pool, packing);
     progress.next();

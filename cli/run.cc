@@ -100,7 +100,7 @@ int run(const RunOptions& options) {
   const Array input = read_npy(options.input, options.u2_is_bf16);
   const Checkpoint model = Checkpoint::open(options.model, options.open);
   for (const std::string& note : model.notes()) tell(fmt::format("swiglu: note: {}\n", note));
-  const LayerSource source = model.layer(options.layer);
+  const LayerSource source = model.layer(options.layer, options.expert);
   const std::int64_t tokens = tokens_of(input, options.input, source.config.dim, options.model);
 
   Job job{options, input, tokens, {options.dtype.value_or(input.dtype), input.shape, {}}, {}};

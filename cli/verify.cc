@@ -246,7 +246,8 @@ int verify(const VerifyOptions& options) {
     Meter meter("verifying");
     std::int64_t done = 0;
     for (const std::int64_t i : numbers) {
-      auto layer = verify_layer(i, model.layer(i), inputs, options, pools, meter, done++, std::ssize(numbers));
+      auto layer =
+          verify_layer(i, model.layer(i, options.expert), inputs, options, pools, meter, done++, std::ssize(numbers));
       std::move(layer.begin(), layer.end(), std::back_inserter(reports));
     }
   }

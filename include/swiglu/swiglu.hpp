@@ -12,7 +12,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -21,104 +20,9 @@
 #include <string_view>
 #include <vector>
 
+#include "swiglu/tensors.hpp"
+
 namespace swiglu {
-
-// ---------------------------------------------------------------------------------------------
-// Errors
-
-/// Why something failed. The values are fixed: they are also the C ABI's codes.
-enum class ErrorCode : int {
-  usage = 1,          ///< arguments that do not fit (a layer out of range, an ISA this machine lacks)
-  not_found = 2,      ///< a file, tensor or layer that should exist does not
-  io = 3,             ///< the operating system refused a read or write (disk full, no permission)
-  format = 4,         ///< bytes that break the rules of their file format
-  shape = 5,          ///< shapes or widths that contradict each other
-  unsupported = 6,    ///< well-formed, but not something this library computes
-  no_memory = 7,      ///< an allocation failed
-  communication = 8,  ///< another rank failed or could not be reached
-  internal = 9,       ///< a fault of this library
-};
-
-/// The one exception type. The text is one line that names file, tensor, expected and found;
-/// control characters that came out of files are escaped in it.
-class Error : public std::exception {
- public:
-  Error(ErrorCode code, std::string text) : code_(code), text_(std::move(text)) {}
-  [[nodiscard]] ErrorCode code() const noexcept { return code_; }
-  [[nodiscard]] const std::string& text() const noexcept { return text_; }
-  [[nodiscard]] const char* what() const noexcept override { return text_.c_str(); }
-
- private:
-  ErrorCode code_;
-  std::string text_;
-};
-
-// ---------------------------------------------------------------------------------------------
-// Elements and views
-
-/// Element types of activations and weights. bf16 is the upper half of an IEEE float; f16 is IEEE half.
-enum class DType : std::uint8_t { f32 = 0, bf16 = 1, f16 = 2, f64 = 3 };
-
-[[nodiscard]] constexpr std::int64_t size_of(DType t) noexcept { return t == DType::f64 ? 8 : t == DType::f32 ? 4 : 2; }
-[[nodiscard]] constexpr const char* name_of(DType t) noexcept {
-  constexpr const char* kNames[] = {"f32", "bf16", "f16", "f64"};
-  return kNames[static_cast<int>(t)];
-}
-
-/// A matrix in somebody's memory: row r, column c is element r * stride + c of `data`.
-/// `data` may be unaligned and may be null when rows or cols is 0. stride >= cols.
-struct TensorView {
-  const void* data = nullptr;
-  DType dtype = DType::f32;
-  std::int64_t rows = 0;
-  std::int64_t cols = 0;
-  std::int64_t stride = 0;
-};
-struct MutableTensorView {
-  void* data = nullptr;
-  DType dtype = DType::f32;
-  std::int64_t rows = 0;
-  std::int64_t cols = 0;
-  std::int64_t stride = 0;
-  operator TensorView() const noexcept { return {data, dtype, rows, cols, stride}; }
-};
-/// Views of dense float matrices [rows, cols], the commonest case.
-[[nodiscard]] inline TensorView view_f32(const float* data, std::int64_t rows, std::int64_t cols) noexcept {
-  return {data, DType::f32, rows, cols, cols};
-}
-[[nodiscard]] inline MutableTensorView view_f32(float* data, std::int64_t rows, std::int64_t cols) noexcept {
-  return {data, DType::f32, rows, cols, cols};
-}
-
-/// A matrix that can be read piece by piece: caller memory, a file range, a sharded or strided view.
-/// Weights reach the packed form only through this. Implement it to bring weights from elsewhere.
-class TensorSource {
- public:
-  TensorSource(std::string name, DType dtype, std::int64_t rows, std::int64_t cols)
-      : name_(std::move(name)), dtype_(dtype), rows_(rows), cols_(cols) {}
-  virtual ~TensorSource() = default;
-  TensorSource(const TensorSource&) = delete;
-  TensorSource& operator=(const TensorSource&) = delete;
-
-  [[nodiscard]] const std::string& name() const noexcept { return name_; }  ///< for error texts
-  [[nodiscard]] DType dtype() const noexcept { return dtype_; }
-  [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }
-  [[nodiscard]] std::int64_t cols() const noexcept { return cols_; }
-
-  /// Copies rows [row0, row0+rows) × columns [col0, col0+cols), all inside the matrix, to `dst` as
-  /// rows * cols elements of dtype(), row-major and dense. Called from several threads at once.
-  /// Throws Error (io when bytes that were there at opening are gone).
-  virtual void read(std::int64_t row0, std::int64_t rows, std::int64_t col0, std::int64_t cols, void* dst) const = 0;
-
- private:
-  std::string name_;
-  DType dtype_;
-  std::int64_t rows_;
-  std::int64_t cols_;
-};
-
-/// A source that reads the caller's memory, which must outlive it.
-[[nodiscard]] std::shared_ptr<const TensorSource> view_source(std::string name, const TensorView& view);
 
 // ---------------------------------------------------------------------------------------------
 // The sublayer's shape, and the width recipe
@@ -262,36 +166,41 @@ struct OpenOptions {
 /// One feed-forward matrix or norm vector as stored, for inspection.
 struct TensorInfo {
   std::string name;  ///< as in the file
-  std::string role;  ///< "gate", "up", "down" or "norm"
+  std::string role;  ///< "gate", "up", "down", "norm", or "gate and up" in one tensor
   std::int64_t layer;
   std::string dtype;                ///< the file's own name for it
-  std::vector<std::int64_t> shape;  ///< merged over shards
+  std::vector<std::int64_t> shape;  ///< merged over shards; of the experts in one tensor, their number first
   std::vector<std::string> files;   ///< file names without directory, in shard order
+  std::int64_t expert = -1;         ///< whose it is, where experts have tensors of their own
 };
 
 /// An opened checkpoint of any supported format; the bytes decide which, never the extension.
 /// Opening reads headers only. Sources keep the files open, so the Checkpoint may be dropped.
 class Checkpoint {
  public:
-  /// `path`: a Hugging Face folder, a Meta folder, or one .safetensors, .pth or packed file.
+  /// `path`: a Hugging Face folder, a Meta folder, or one .safetensors, .gguf, .pth, .bin or packed file (of a
+  /// split GGUF file the first, whose others lie beside it).
   [[nodiscard]] static Checkpoint open(const std::filesystem::path& path, const OpenOptions& options = {});
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
   ~Checkpoint();
 
-  [[nodiscard]] const std::string& format() const noexcept;  ///< "huggingface", "safetensors", "meta", "packed"
+  [[nodiscard]] const std::string& format() const noexcept;  ///< "huggingface", "safetensors", "meta", "gguf", "packed"
   [[nodiscard]] const std::string& family() const noexcept;  ///< "llama", "mistral", …; "" if unknown
-  [[nodiscard]] std::int64_t layers() const noexcept;        ///< with a complete feed-forward
+  [[nodiscard]] std::int64_t layers() const noexcept;  ///< with a complete feed-forward
   /// Which ones, ascending: 0 … layers() - 1, but for a packed file of some layers only.
   [[nodiscard]] const std::vector<std::int64_t>& layer_numbers() const noexcept;
   [[nodiscard]] const FfnConfig& config() const noexcept;
-  [[nodiscard]] std::int64_t shards() const noexcept;       ///< weight files
+  [[nodiscard]] std::int64_t shards() const noexcept;  ///< weight files
   [[nodiscard]] std::uint64_t size_bytes() const noexcept;  ///< of those files
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const noexcept;
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept;
   [[nodiscard]] const std::vector<std::string>& problems() const noexcept;
-  /// Throws usage when there is no layer i. Reads the norm vector only.
-  [[nodiscard]] LayerSource layer(std::int64_t i) const;
+  /// Of a mixture of experts (Mixtral, Qwen): how many each layer has; else 0.
+  [[nodiscard]] std::int64_t experts() const noexcept;
+  /// Throws usage when there is no layer i. Reads the norm vector only. Of a mixture of experts one expert's
+  /// feed-forward, which must be named then, and only then; what a router makes of several is not in it.
+  [[nodiscard]] LayerSource layer(std::int64_t i, std::optional<std::int64_t> expert = std::nullopt) const;
   /// Compares the weights with the checksums that .pth and packed files carry: a read of all of those files,
   /// which opening does without. Throws format naming file and entry. Does nothing for other formats.
   void check_payloads() const;
@@ -318,7 +227,7 @@ enum class Isa : std::uint8_t { automatic = 0, scalar = 1, avx2 = 2, avx512 = 3,
 struct Options {
   Compute compute = Compute::automatic;  ///< of a packed layer: what it was packed for
   Storage storage = Storage::automatic;  ///< of a packed layer: as it was packed
-  Isa isa = Isa::automatic;    ///< automatic: SWIGLU_ISA if set, else the fastest here
+  Isa isa = Isa::automatic;  ///< automatic: SWIGLU_ISA if set, else the fastest here
   Reducer* reducer = nullptr;  ///< not owned; this layer then packs only its rank's groups
   /// Called from packing threads with (bytes packed so far, bytes in all); must be quick.
   void (*progress)(void* ctx, std::int64_t done, std::int64_t total) = nullptr;
@@ -327,12 +236,12 @@ struct Options {
 
 /// One packed matrix of a layer (gate and up together, or down).
 struct PackedInfo {
-  const char* storage = "";       ///< "plain f32", "plain bf16", "plain f16" or "compact bf16"
-  std::int64_t bytes = 0;         ///< in memory, tables and patches included
-  double bits_per_weight = 0;     ///< 8 * bytes / elements; 0 of a rank that owns nothing
-  std::int64_t panels = 0;        ///< of 32 outputs each
+  const char* storage = "";  ///< "plain f32", "plain bf16", "plain f16" or "compact bf16"
+  std::int64_t bytes = 0;  ///< in memory, tables and patches included
+  double bits_per_weight = 0;  ///< 8 * bytes / elements; 0 of a rank that owns nothing
+  std::int64_t panels = 0;  ///< of 32 outputs each
   std::int64_t plain_panels = 0;  ///< of compact storage: those that stayed plain
-  std::int64_t patches = 0;       ///< of compact storage: high bytes outside their panel's table
+  std::int64_t patches = 0;  ///< of compact storage: high bytes outside their panel's table
 };
 
 /// What a layer turned out to be.
@@ -347,9 +256,9 @@ struct FeedForwardInfo {
 
 /// Every intermediate of the sublayer, as floats, [tokens, …] dense. NaN is the canonical one.
 struct LayerTrace {
-  std::vector<float> norm;         ///< n as the gate/up products read it (rounded in bf16 compute)
+  std::vector<float> norm;  ///< n as the gate/up products read it (rounded in bf16 compute)
   std::vector<float> gate, up, z;  ///< [tokens, hidden]; z as the down product reads it
-  std::vector<float> down;         ///< [tokens, dim], before the residual
+  std::vector<float> down;  ///< [tokens, dim], before the residual
 };
 
 /// The packed sublayer. Immutable after construction: any number of threads may call it at once,

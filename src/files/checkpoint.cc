@@ -1,6 +1,5 @@
 // The opened checkpoint: which format a path holds, by its content, and what the front door tells of
-// it. Also the two steps that every format shares: how a fault is reported, and how a stored tensor
-// becomes a matrix. Knows the formats by their open_ functions only.
+// it. Also how a fault is reported, which every format shares. Knows the formats by their open_ functions only.
 #include "files/checkpoint.h"
 
 #include <algorithm>
@@ -26,6 +25,8 @@ struct FolderContents {
   bool params = false;        // params.json
   bool safetensors = false;   // some *.safetensors, or the index of such files
   bool consolidated = false;  // some consolidated.*.pth
+  bool pytorch = false;       // pytorch_model.bin, or the index of several
+  std::vector<std::filesystem::path> gguf;
 };
 
 FolderContents look_into(const std::filesystem::path& folder) {
@@ -38,12 +39,30 @@ FolderContents look_into(const std::filesystem::path& folder) {
     found.params |= name == "params.json";
     found.safetensors |= name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
     found.consolidated |= name.starts_with("consolidated.") && name.ends_with(".pth");
+    found.pytorch |= name == "pytorch_model.bin" || name == "pytorch_model.bin.index.json";
+    if (name.ends_with(".gguf")) found.gguf.push_back(entries->path());
   }
   if (error) {
     throw Error(ErrorCode::io,
                 fmt::format("{}: cannot list the folder: {}", escaped(folder.string()), error.message()));
   }
   return found;
+}
+
+// The one GGUF file of a folder, or the first of its one split set ("NAME-00001-of-00003.gguf").
+std::filesystem::path only_gguf(const std::filesystem::path& folder, std::vector<std::filesystem::path> paths) {
+  std::sort(paths.begin(), paths.end());
+  const auto set_of = [](const std::filesystem::path& path) {  // "NAME-of-00003", or the name itself
+    const std::string name = path.stem().string();
+    constexpr std::size_t kTail = std::string_view("-00001-of-00003").size();
+    const bool split = name.size() > kTail && name.compare(name.size() - 10, 4, "-of-") == 0;
+    return split ? name.substr(0, name.size() - kTail) + name.substr(name.size() - 9) : name;
+  };
+  if (set_of(paths.front()) == set_of(paths.back())) return paths.front();
+  throw Error(ErrorCode::usage,
+              fmt::format("{}: expected one GGUF model in the folder, found {} and {}: open one by its own path",
+                          escaped(folder.string()), escaped(paths.front().filename().string()),
+                          escaped(paths.back().filename().string())));
 }
 
 // Mistral publishes both kinds side by side; the Hugging Face files come first then, because their
@@ -55,11 +74,12 @@ Contents open_folder(const std::filesystem::path& folder, const OpenOptions& opt
     return open_huggingface(folder, options);
   }
   if (meta) return open_meta(folder, options);
-  if (found.config) return open_huggingface(folder, options);
+  if (found.config && (found.pytorch || found.gguf.empty())) return open_huggingface(folder, options);
+  if (!found.gguf.empty()) return open_gguf(only_gguf(folder, found.gguf), options);
   throw Error(
       ErrorCode::not_found,
-      fmt::format("{}: no checkpoint in this folder: expected config.json with model.safetensors, or params.json "
-                  "with consolidated.00.pth",
+      fmt::format("{}: no checkpoint in this folder: expected config.json with model.safetensors, params.json with "
+                  "consolidated.00.pth, or a .gguf file",
                   escaped(folder.string())));
 }
 
@@ -70,9 +90,7 @@ Contents open_file(const std::filesystem::path& path, const OpenOptions& options
   if (kind.starts_with("a zip") || kind.starts_with("a bare pickle") || kind.starts_with("a tar")) {
     return open_pth(file, options);
   }
-  if (kind.starts_with("a GGUF")) {
-    throw Error(ErrorCode::unsupported, fmt::format("{}: {}, which is not supported", escaped(path.string()), kind));
-  }
+  if (kind.starts_with("a GGUF")) return open_gguf(path, options);
   return open_safetensors(file, options);
 }
 
@@ -122,33 +140,21 @@ void report(Contents& contents, const OpenOptions& options, Error fault) {
   contents.problems.push_back(fault.text());
 }
 
-std::shared_ptr<const TensorSource> matrix_source(const std::string& name, const StoredTensor& tensor,
-                                                  std::int64_t rows, std::int64_t cols) {
-  const auto fail = [&](ErrorCode code, const std::string& expected, const std::string& found) {
-    throw Error(code, fmt::format("{}: tensor {}: expected {}, found {}", escaped(tensor.file->name()), escaped(name),
-                                  expected, found));
-  };
-  if (!tensor.dtype) fail(ErrorCode::unsupported, "type F32, F16, BF16 or F64", escaped(tensor.dtype_name));
-  std::vector<std::int64_t> wanted;
-  if (rows != 1) wanted.push_back(rows);
-  wanted.push_back(cols);
-  if (tensor.shape != wanted && !(rows == 1 && tensor.shape == std::vector<std::int64_t>{1, cols})) {
-    const bool transposed = rows != cols && tensor.shape == std::vector<std::int64_t>{cols, rows};
-    fail(ErrorCode::shape, "shape " + shape_text(wanted),
-         shape_text(tensor.shape) + (transposed ? ", transposed" : ""));
+}  // namespace files
+
+namespace {
+
+void check_expert(std::int64_t experts, std::optional<std::int64_t> expert) {
+  if (expert && experts == 0) {
+    throw Error(ErrorCode::usage, fmt::format("expert {}: the checkpoint is no mixture of experts", *expert));
   }
-  FileMatrix matrix;
-  matrix.file = tensor.file;
-  matrix.offset = tensor.offset;
-  matrix.dtype = *tensor.dtype;
-  matrix.rows = rows;
-  matrix.cols = cols;
-  matrix.col_stride = tensor.strides.back();
-  matrix.row_stride = tensor.shape.size() == 2 ? tensor.strides.front() : cols;
-  return make_source(name, std::move(matrix));
+  if (experts > 0 && !(expert && *expert >= 0 && *expert < experts)) {
+    throw Error(ErrorCode::usage, fmt::format("expert: expected one of 0 to {}, as each layer is a mixture, found {}",
+                                              experts - 1, expert ? std::to_string(*expert) : "none"));
+  }
 }
 
-}  // namespace files
+}  // namespace
 
 Checkpoint::Checkpoint(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
 Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
@@ -180,6 +186,7 @@ const std::string& Checkpoint::format() const noexcept { return impl_->contents.
 const std::string& Checkpoint::family() const noexcept { return impl_->contents.family; }
 std::int64_t Checkpoint::layers() const noexcept { return std::ssize(impl_->contents.layers); }
 const std::vector<std::int64_t>& Checkpoint::layer_numbers() const noexcept { return impl_->contents.numbers; }
+std::int64_t Checkpoint::experts() const noexcept { return impl_->contents.experts; }
 const FfnConfig& Checkpoint::config() const noexcept { return impl_->contents.config; }
 std::int64_t Checkpoint::shards() const noexcept { return impl_->contents.shards; }
 std::uint64_t Checkpoint::size_bytes() const noexcept { return impl_->contents.size_bytes; }
@@ -194,7 +201,7 @@ void Checkpoint::check_payloads() const {
   });
 }
 
-LayerSource Checkpoint::layer(std::int64_t i) const {
+LayerSource Checkpoint::layer(std::int64_t i, std::optional<std::int64_t> expert) const {
   const std::vector<std::int64_t>& numbers = impl_->contents.numbers;
   const auto found = std::lower_bound(numbers.begin(), numbers.end(), i);
   if (found == numbers.end() || *found != i) {
@@ -208,12 +215,14 @@ LayerSource Checkpoint::layer(std::int64_t i) const {
   const auto position = static_cast<std::size_t>(found - numbers.begin());
   const files::LayerParts& parts = impl_->contents.layers[position];
   if (parts.fault) throw *parts.fault;
+  check_expert(impl_->contents.experts, expert);
+  const files::Matrices& matrices = expert ? parts.experts[static_cast<std::size_t>(*expert)] : parts;
   return or_no_memory(fmt::format("{}: layer {}", impl_->where, i), [&] {
     LayerSource out;
     out.config = impl_->contents.config;
-    out.gate = parts.gate;
-    out.up = parts.up;
-    out.down = parts.down;
+    out.gate = matrices.gate;
+    out.up = matrices.up;
+    out.down = matrices.down;
     out.stored_norm = parts.norm;
     if (impl_->contents.packed) out.packed = impl_->contents.packed->layer(position);
     const DType dtype = parts.norm->dtype();

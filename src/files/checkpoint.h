@@ -14,9 +14,14 @@
 
 namespace swiglu::files {
 
-/// One layer's tensors (of a packed file only the norm), shapes and types checked against the config.
-struct LayerParts {
+struct Matrices {
   std::shared_ptr<const TensorSource> gate, up, down;
+};
+
+/// One layer's tensors (of a packed file only the norm), shapes and types checked against the config. A mixture has
+/// Contents::experts sets of matrices, others one.
+struct LayerParts : Matrices {
+  std::vector<Matrices> experts;
   std::shared_ptr<const TensorSource> norm;  ///< one row of dim columns
   std::optional<Error> fault;                ///< why the layer cannot be used (collect_problems only)
 };
@@ -37,6 +42,7 @@ struct Contents {
   std::string format;
   std::string family;
   FfnConfig config;
+  std::int64_t experts = 0;  ///< in each layer; 0: no mixture
   std::vector<LayerParts> layers;
   std::vector<std::int64_t> numbers;  ///< of the layers; left empty for 0, 1, 2, …
   Origin origin;                      ///< layers: left 0 for the number of layers here
@@ -58,6 +64,9 @@ struct Contents {
 /// One .pth file without params.json.
 [[nodiscard]] Contents open_pth(const std::shared_ptr<const File>& file, const OpenOptions& options);
 
+/// One GGUF file, or the first of a split set whose other files lie beside it.
+[[nodiscard]] Contents open_gguf(const std::filesystem::path& path, const OpenOptions& options);
+
 /// One file of packed layers.
 [[nodiscard]] Contents open_packed(const std::shared_ptr<const File>& file, const OpenOptions& options);
 
@@ -66,11 +75,6 @@ struct Contents {
 
 /// Adds `fault` to the problems if they are being collected, else throws it.
 void report(Contents& contents, const OpenOptions& options, Error fault);
-
-/// A validated tensor as a matrix source; a vector becomes one row. Throws shape or unsupported naming
-/// file and tensor unless it is [rows, cols] (or [cols] when rows is 1) of a type we compute with.
-[[nodiscard]] std::shared_ptr<const TensorSource> matrix_source(const std::string& name, const StoredTensor& tensor,
-                                                                std::int64_t rows, std::int64_t cols);
 
 }  // namespace swiglu::files
 

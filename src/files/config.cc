@@ -20,13 +20,14 @@ constexpr std::uint64_t kMaxNumber = std::numeric_limits<std::int32_t>::max();
 
 struct Family {
   std::string_view name;
-  std::string_view refusal;  // empty: computes exactly Llama's feed-forward, norm and residual
+  std::string_view refusal;              // empty: computes exactly Llama's feed-forward, norm and residual
+  std::string_view experts_hidden = {};  // a mixture whose experts do: the key of their width
 };
-constexpr std::string_view kExperts = "its feed-forward is a mixture of experts";
+constexpr std::string_view kExperts = "its feed-forward is a mixture of experts of a kind that is not known";
 constexpr std::string_view kGemma = "its feed-forward uses GELU and its norm multiplies by 1 + w";
 constexpr std::string_view kPostNorm = "it normalises the feed-forward's output";
 constexpr std::string_view kGated = "its cross-attention layers gate the feed-forward";
-constexpr std::string_view kFused = "gate and up are fused in gate_up_proj, which is not supported yet";
+constexpr std::string_view kAdapters = "its feed-forward carries adapters for images and speech";
 constexpr std::string_view kLayerNorm = "it uses LayerNorm instead of RMSNorm";
 constexpr std::string_view kScaledResidual = "it scales the residual branch (scale_depth)";
 constexpr std::string_view kRelu = "its activation is a squared ReLU";
@@ -37,6 +38,8 @@ constexpr Family kFamilies[] = {
     {"qwen3", ""},
     {"smollm3", ""},
     {"internlm2", ""},
+    {"phi3", ""},  // gate and up in one tensor, as in glm
+    {"glm", ""},
     {"granite", ""},  // Llama's sublayer when residual_multiplier is 1, which is checked
     {"gemma", kGemma},
     {"gemma2", kGemma},
@@ -49,9 +52,7 @@ constexpr Family kFamilies[] = {
     {"glm4", kPostNorm},
     {"mllama", kGated},
     {"mllama_text_model", kGated},
-    {"phi3", kFused},
-    {"phi4mm", kFused},
-    {"glm", kFused},
+    {"phi4mm", kAdapters},
     {"stablelm", kLayerNorm},
     {"cohere", kLayerNorm},
     {"cohere2", kLayerNorm},
@@ -61,9 +62,9 @@ constexpr Family kFamilies[] = {
     {"arcee", kRelu},
     {"bitnet", kRelu},
     {"nemotron", kRelu},
-    {"mixtral", kExperts},
-    {"qwen2_moe", kExperts},
-    {"qwen3_moe", kExperts},
+    {"mixtral", "", "intermediate_size"},
+    {"qwen2_moe", "", "moe_intermediate_size"},
+    {"qwen3_moe", "", "moe_intermediate_size"},
     {"deepseek", kExperts},
     {"deepseek_v2", kExperts},
     {"deepseek_v3", kExperts},
@@ -114,9 +115,13 @@ class ConfigReader {
       out_.notes.push_back(where_ + ": the numbers are those of its text_config");
     }
     read_family();
+    read_quantisation(root_);
+    if (model_ != &root_) read_quantisation(*model_);
+    read_experts();
     refuse_variants();
     out_.ffn.dim = positive("hidden_size");
-    out_.ffn.hidden = positive("intermediate_size");
+    out_.hidden_key = mixture_ ? find_family(out_.family)->experts_hidden : "intermediate_size";
+    out_.ffn.hidden = positive(out_.hidden_key);
     out_.layers = positive("num_hidden_layers");
     read_eps();
     return std::move(out_);
@@ -165,21 +170,45 @@ class ConfigReader {
     }
   }
 
-  void refuse_variants() const {
-    for (const Json* level : {&std::as_const(root_), model_}) {
-      const Json* quantised = level->find("quantization_config");
-      if (quantised == nullptr || quantised->kind == Json::Kind::null) continue;
-      const Json* method = quantised->find("quant_method");
-      fail(ErrorCode::unsupported, fmt::format("quantization_config: quantised weights are not supported{}",
-                                               method == nullptr ? "" : fmt::format(" ({})", method->describe())));
+  // Row-wise 8-bit floats are values times factors; what other methods store under the same names is not weights.
+  void read_quantisation(const Json& level) {
+    const Json* quantised = level.find("quantization_config");
+    if (quantised == nullptr || quantised->kind == Json::Kind::null) return;
+    const Json* method = quantised->find("quant_method");
+    if (method == nullptr || method->string != "fbgemm_fp8") {
+      fail(ErrorCode::unsupported,
+           fmt::format("quantization_config: expected the method \"fbgemm_fp8\", found {}: other "
+                       "quantised weights are not supported",
+                       describe(method)));
     }
+    out_.notes.push_back(where_ +
+                         ": 8-bit weights: computed as the values they stand for, with activations that are "
+                         "not rounded to 8 bits");
+  }
+
+  void read_experts() {
+    const Family* family = find_family(out_.family);
+    mixture_ = family != nullptr && !family->experts_hidden.empty();
     for (const auto* key : {"num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts"}) {
       const Json* experts = model_->find(key);
       if (experts == nullptr || experts->kind == Json::Kind::null) continue;
-      if (experts->kind == Json::Kind::integer && experts->magnitude <= 1) continue;
-      fail(ErrorCode::unsupported,
-           fmt::format("{}: a mixture of experts is not supported, found {}", key, experts->describe()));
+      if (!mixture_ && experts->kind == Json::Kind::integer && experts->magnitude <= 1) continue;
+      if (!mixture_) {
+        fail(ErrorCode::unsupported,
+             fmt::format("{}: a mixture of experts of a kind that is not known, found {}", key, experts->describe()));
+      }
+      out_.experts = positive(key);
+      out_.experts_key = key;
     }
+    if (mixture_ && out_.experts == 0)
+      fail(ErrorCode::format, "num_experts: expected a number of experts, found nothing");
+    if (mixture_) {
+      out_.notes.push_back(where_ +
+                           ": a mixture of experts: one expert's feed-forward is computed, not the router's sum");
+    }
+  }
+
+  void refuse_variants() const {
     for (const auto* key : {"hidden_act", "hidden_activation"}) {
       const Json* activation = model_->find(key);
       if (activation == nullptr || activation->string == "silu" || activation->string == "swish") continue;
@@ -238,6 +267,7 @@ class ConfigReader {
   const OpenOptions& options_;
   Json root_;
   const Json* model_ = nullptr;
+  bool mixture_ = false;
   ModelConfig out_;
 };
 

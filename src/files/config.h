@@ -15,7 +15,9 @@ namespace swiglu::files {
 struct ModelConfig {
   std::string family;       ///< "llama", …; "" if the file does not say
   FfnConfig ffn;            ///< hidden_size, intermediate_size, rms_norm_eps (or options.eps)
-  std::int64_t layers = 0;  ///< num_hidden_layers; untrusted: size nothing by it
+  std::int64_t layers = 0;   ///< num_hidden_layers; untrusted: size nothing by it
+  std::int64_t experts = 0;  ///< 0: no mixture of experts
+  std::string hidden_key, experts_key;  ///< the names that hidden and experts have in the file
   std::vector<std::string> notes;
 };
 

@@ -1,8 +1,8 @@
 // A Meta folder: params.json and the model-parallel slices consolidated.NN.pth, merged; and a .pth file
 // on its own. Gate and up are split by rows, down by columns, the norm is repeated in every file.
-// Shapes of tensors decide; params.json is compared with them. Knows names and tables, not how bytes lie.
+// Shapes of tensors decide; params.json is compared with them. 8-bit weights have their factors in further
+// files. Knows names and tables, not how bytes lie.
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
 #include <system_error>
@@ -13,7 +13,8 @@
 #include "base/text.h"
 #include "files/checkpoint.h"
 #include "files/json.h"
-#include "files/names.h"
+#include "files/layers.h"
+#include "files/meta_shards.h"
 #include "files/params.h"
 
 namespace swiglu::files {
@@ -21,69 +22,6 @@ namespace {
 
 constexpr std::uint64_t kMaxParamsBytes = 1'000'000;
 constexpr double kDefaultEps = 1e-5;
-
-struct Shard {
-  std::shared_ptr<const File> file;
-  std::string name;  ///< of the file without folder, escaped
-  TensorTable table;
-  std::map<std::int64_t, LayerNames> layers;
-
-  explicit Shard(std::shared_ptr<const File> opened)
-      : file(std::move(opened)), name(escaped(file->path().filename().string())), table(read_pth(file)),
-        layers(find_layers(table)) {}
-
-  /// Null when it is missing here.
-  [[nodiscard]] const std::string* find(std::int64_t layer, Role role) const {
-    const auto found = layers.find(layer);
-    return found == layers.end() || found->second[role].empty() ? nullptr : &found->second[role];
-  }
-};
-
-/// The number in "consolidated.NN.pth"; no other name is a shard's.
-std::optional<std::uint32_t> shard_number(std::string_view name) {
-  constexpr std::string_view kHead = "consolidated.";
-  constexpr std::string_view kTail = ".pth";
-  if (!name.starts_with(kHead) || !name.ends_with(kTail) || name.size() <= kHead.size() + kTail.size()) return {};
-  const std::string_view digits = name.substr(kHead.size(), name.size() - kHead.size() - kTail.size());
-  if (digits.size() > 6 || digits.find_first_not_of("0123456789") != digits.npos) return {};
-  std::uint32_t number = 0;
-  std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  return number;
-}
-
-// In the order of their numbers, without a gap: a slice that is missing would shift all that follow.
-std::vector<std::filesystem::path> find_shards(const std::filesystem::path& folder) {
-  std::map<std::uint32_t, std::filesystem::path> found;
-  std::error_code error;
-  std::filesystem::directory_iterator entries(folder, error);
-  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
-    const std::filesystem::path& path = entries->path();
-    const auto number = shard_number(path.filename().string());
-    if (!number || found.try_emplace(*number, path).second) continue;
-    throw Error(ErrorCode::format,
-                fmt::format("{}: expected one shard {}, found {} and {}", escaped(folder.string()), *number,
-                            escaped(found[*number].filename().string()), escaped(path.filename().string())));
-  }
-  if (error) {
-    throw Error(ErrorCode::io,
-                fmt::format("{}: cannot list the folder: {}", escaped(folder.string()), error.message()));
-  }
-  if (found.empty()) {
-    throw Error(ErrorCode::not_found, fmt::format("{}: expected consolidated.00.pth beside params.json, found no file "
-                                                  "named consolidated.NN.pth",
-                                                  escaped(folder.string())));
-  }
-  std::vector<std::filesystem::path> paths;
-  for (const auto& [number, path] : found) {
-    if (number != paths.size()) {
-      throw Error(ErrorCode::not_found,
-                  fmt::format("{}: the shard consolidated.{:02}.pth is missing, though there is {}",
-                              escaped(folder.string()), paths.size(), escaped(path.filename().string())));
-    }
-    paths.push_back(path);
-  }
-  return paths;
-}
 
 /// Fills layers and tensors of `contents` from the shards.
 class Merger {
@@ -128,7 +66,7 @@ class Merger {
 
   void list_tensors() {
     for (const std::int64_t layer : numbers_) {
-      for (const Role role : kRoles) {
+      for (const Role role : {Role::gate, Role::up, Role::gate_up, Role::down, Role::norm}) {
         TensorInfo info;
         info.role = name_of(role);
         info.layer = layer;
@@ -155,10 +93,12 @@ class Merger {
     Votes votes;
     for (const Shard& shard : shards_) {
       for (const auto& [layer, names] : shard.layers) {
-        for (const Role role : {Role::gate, Role::up, Role::down}) {
+        for (const Role role : {Role::gate, Role::up, Role::down, Role::gate_up}) {
           if (names[role].empty()) continue;
           const std::vector<std::int64_t>& shape = shard.table.at(names[role]).shape;
-          if (shape.size() == 2) ++votes[shape[role == Role::down ? 1 - axis_of_gate : axis_of_gate]];
+          if (shape.size() != 2) continue;
+          const std::int64_t extent = shape[role == Role::down ? 1 - axis_of_gate : axis_of_gate];
+          ++votes[role == Role::gate_up && axis_of_gate == 0 ? extent / 2 : extent];
         }
       }
     }
@@ -253,10 +193,11 @@ class Merger {
   }
 
   std::shared_ptr<const TensorSource> merge_tensor(std::int64_t layer, Role role) const {
-    const std::int64_t dim = contents_.config.dim;
     std::vector<std::shared_ptr<const TensorSource>> slices;
-    for (const Shard& shard : shards_) {
-      const std::string* name = shard.find(layer, role);
+    for (std::size_t rank = 0; rank < shards_.size(); ++rank) {
+      const Shard& shard = shards_[rank];
+      const bool fused = (role == Role::gate || role == Role::up) && shard.find(layer, role) == nullptr;
+      const std::string* name = shard.find(layer, fused ? Role::gate_up : role);
       const std::string file = escaped(shard.file->name());
       if (name == nullptr) {
         constexpr const char* kUsual[] = {"feed_forward.w1", "feed_forward.w3", "feed_forward.w2", "ffn_norm"};
@@ -264,11 +205,7 @@ class Merger {
                     fmt::format("{}: layer {}: expected tensor layers.{}.{}.weight ({}), found none", file, layer,
                                 layer, kUsual[static_cast<std::size_t>(role)], name_of(role)));
       }
-      const StoredTensor& stored = shard.table.at(*name);
-      if (shards_.size() > 1 && role != Role::norm && stored.dtype) check_share(shard, *name, stored, role);
-      slices.push_back(role == Role::norm   ? matrix_source(*name, stored, 1, dim)
-                       : role == Role::down ? matrix_source(*name, stored, dim, share_)
-                                            : matrix_source(*name, stored, share_, dim));
+      slices.push_back(slice(shard, rank, *name, layer, role, fused));
       if (slices.back()->dtype() != slices.front()->dtype()) {
         throw Error(ErrorCode::format, fmt::format("{}: tensor {}: expected type {} as in {}, found {}", file,
                                                    escaped(*name), swiglu::name_of(slices.front()->dtype()),
@@ -281,14 +218,36 @@ class Merger {
     return role == Role::down ? join_cols(name, std::move(slices)) : join_rows(name, std::move(slices));
   }
 
-  void check_share(const Shard& shard, const std::string& name, const StoredTensor& stored, Role role) const {
+  // What one file holds of a matrix. `fused`: the gate's rows over the up's.
+  std::shared_ptr<const TensorSource> slice(const Shard& shard, std::size_t rank, const std::string& name,
+                                            std::int64_t layer, Role role, bool fused) const {
     const std::int64_t dim = contents_.config.dim;
-    const std::vector<std::int64_t> wanted = role == Role::down ? std::vector{dim, share_} : std::vector{share_, dim};
+    const StoredTensor& stored = shard.table.at(name);
+    if (role == Role::norm) return matrix_source(name, stored, 1, dim);
+    const std::int64_t rows = role == Role::down ? dim : share_;
+    const std::int64_t cols = role == Role::down ? share_ : dim;
+    if (fused || (shards_.size() > 1 && (stored.dtype || stored.encoding != nullptr))) {
+      check_share(shard, name, stored, {fused ? 2 * rows : rows, cols}, fused);
+    }
+    const std::int64_t first = fused && role == Role::up ? rows : 0;
+    const StoredTensor part = fused ? rows_of(stored, first, rows) : stored;
+    const StoredTensor* scale = nullptr;
+    if (stored.encoding != nullptr) {
+      constexpr const char* kMatrices[] = {"w1", "w3", "w2"};
+      const auto found = shard.scales.find(
+          fmt::format("{}_feed_forward.{}_{}", layer, kMatrices[static_cast<std::size_t>(role)], rank));
+      if (found != shard.scales.end()) scale = &found->second;
+    }
+    return matrix_source(name, part, rows, cols, scale);
+  }
+
+  void check_share(const Shard& shard, const std::string& name, const StoredTensor& stored,
+                   const std::vector<std::int64_t>& wanted, bool fused) const {
     if (stored.shape == wanted) return;
     throw Error(ErrorCode::shape,
-                fmt::format("{}: tensor {}: expected shape {}, an equal share in each of {} files, found {}",
-                            escaped(shard.file->name()), escaped(name), shape_text(wanted), shards_.size(),
-                            shape_text(stored.shape)));
+                fmt::format("{}: tensor {}: expected shape {}{}, an equal share in each of {} files, found {}",
+                            escaped(shard.file->name()), escaped(name), shape_text(wanted),
+                            fused ? ", gate over up" : "", shards_.size(), shape_text(stored.shape)));
   }
 
   // The norm is read whole: a few kilobytes, and the only sign of shards that do not belong together.
@@ -359,7 +318,9 @@ Contents open_meta(const std::filesystem::path& folder, const OpenOptions& optio
     params = read_params(read_json(File(params_path), rules, kMaxParamsBytes), params_where);
   }
   std::vector<Shard> shards;
-  for (const auto& path : find_shards(folder)) shards.emplace_back(std::make_shared<const File>(path));
+  for (const auto& path : find_shards(folder)) {
+    shards.push_back(read_shard(std::make_shared<const File>(path), shards.size()));
+  }
   return open_shards(shards, where, params ? &*params : nullptr, params_where, options);
 }
 
@@ -367,7 +328,7 @@ Contents open_pth(const std::shared_ptr<const File>& file, const OpenOptions& op
   const std::string where = escaped(file->name());
   const bool is_shard = shard_number(file->path().filename().string()).has_value();
   std::vector<Shard> shards;
-  shards.emplace_back(file);
+  shards.push_back(read_shard(file, std::nullopt));
   Contents contents = open_shards(shards, where, nullptr, "", options);
   if (is_shard)
     contents.notes.push_back(fmt::format("{}: may be one of several shards: open the folder to merge them", where));

@@ -2,7 +2,9 @@
 // does not have is refused, known or not: it changes what the sublayer computes.
 #include "files/names.h"
 
+#include <algorithm>
 #include <charconv>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -20,32 +22,116 @@ struct LayerTensor {
   std::string_view rest;  // after "layers.N."
 };
 
-std::optional<LayerTensor> after_layer(std::string_view name) {
-  if (!name.starts_with("layers.")) return std::nullopt;
-  name.remove_prefix(7);
-  LayerTensor out;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), out.layer);
+// A number without sign and leading zeros, and the dot after it; both are taken off `name`.
+std::optional<std::int64_t> take_number(std::string_view& name) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
   const auto digits = static_cast<std::size_t>(end - name.data());
-  // "-1", "007" and numbers beyond int64 are no layer numbers.
+  // "-1", "007" and numbers beyond int64 are none.
   if (error != std::errc() || name[0] == '-' || (digits > 1 && name[0] == '0')) return std::nullopt;
   if (digits == name.size() || name[digits] != '.') return std::nullopt;
-  out.rest = name.substr(digits + 1);
-  return out;
+  name.remove_prefix(digits + 1);
+  return number;
+}
+
+std::optional<LayerTensor> after_layer(std::string_view name, std::string_view word) {
+  if (!name.starts_with(word)) return std::nullopt;
+  name.remove_prefix(word.size());
+  const auto layer = take_number(name);
+  if (!layer) return std::nullopt;
+  return LayerTensor{*layer, name};
 }
 
 std::optional<LayerTensor> layer_tensor(std::string_view name) {
+  if (name.starts_with("blk.")) return after_layer(name, "blk.");
   for (const auto prefix : kPrefixes) {
     if (!name.starts_with(prefix)) continue;
-    if (const auto found = after_layer(name.substr(prefix.size()))) return found;
+    if (const auto found = after_layer(name.substr(prefix.size()), "layers.")) return found;
   }
   return std::nullopt;
 }
 
-std::optional<Role> role_of(std::string_view rest) {
-  if (rest == "mlp.gate_proj.weight" || rest == "feed_forward.w1.weight") return Role::gate;
-  if (rest == "mlp.up_proj.weight" || rest == "feed_forward.w3.weight") return Role::up;
-  if (rest == "mlp.down_proj.weight" || rest == "feed_forward.w2.weight") return Role::down;
-  if (rest == "post_attention_layernorm.weight" || rest == "ffn_norm.weight") return Role::norm;
+struct KnownName {
+  std::string_view rest;
+  Role role;
+};
+constexpr KnownName kDenseNames[] = {
+    {"mlp.gate_proj.weight", Role::gate},
+    {"mlp.up_proj.weight", Role::up},
+    {"mlp.down_proj.weight", Role::down},
+    {"post_attention_layernorm.weight", Role::norm},
+    {"mlp.gate_up_proj.weight", Role::gate_up},
+    {"feed_forward.w1.weight", Role::gate},
+    {"feed_forward.w3.weight", Role::up},
+    {"feed_forward.w2.weight", Role::down},
+    {"ffn_norm.weight", Role::norm},
+    // Llama 4's training code: w1 over w3, and the norm beside them.
+    {"mlp.fc1_weight", Role::gate_up},
+    {"mlp.fc2_weight", Role::down},
+    {"feed_forward.mlp.fc1_weight", Role::gate_up},
+    {"feed_forward.mlp.fc2_weight", Role::down},
+    {"feed_forward.mlp.layer_norm_weight", Role::norm},
+    {"feed_forward.norm.weight", Role::norm},
+    {"ffn_gate.weight", Role::gate},
+    {"ffn_up.weight", Role::up},
+    {"ffn_down.weight", Role::down},
+    {"mlp.gate_proj.weight_scale", Role::gate_scale},
+    {"mlp.up_proj.weight_scale", Role::up_scale},
+    {"mlp.down_proj.weight_scale", Role::down_scale},
+    {"mlp.gate_up_proj.weight_scale", Role::gate_up_scale},
+};
+// After "block_sparse_moe.experts.E." (Mixtral) or "mlp.experts.E." (Qwen).
+constexpr KnownName kExpertNames[] = {
+    {"w1.weight", Role::gate},        {"w3.weight", Role::up},      {"w2.weight", Role::down},
+    {"gate_proj.weight", Role::gate}, {"up_proj.weight", Role::up}, {"down_proj.weight", Role::down},
+};
+constexpr KnownName kStackedNames[] = {
+    {"ffn_gate_exps.weight", Role::gate},
+    {"ffn_up_exps.weight", Role::up},
+    {"ffn_down_exps.weight", Role::down},
+    {"ffn_gate_up_exps.weight", Role::gate_up},
+};
+// Older GGUF files of Mixtral: "ffn_gate.E.weight".
+constexpr KnownName kNumberedNames[] = {{"ffn_gate.", Role::gate}, {"ffn_up.", Role::up}, {"ffn_down.", Role::down}};
+// What stands beside experts and is no part of one: routers, and experts that all tokens share.
+constexpr std::string_view kBesideExperts[] = {"block_sparse_moe.gate.weight",
+                                               "mlp.gate.weight",
+                                               "mlp.shared_expert.",
+                                               "mlp.shared_expert_gate.",
+                                               "ffn_gate_inp.weight",
+                                               "ffn_gate_inp_shexp.",
+                                               "ffn_gate_shexp.",
+                                               "ffn_up_shexp.",
+                                               "ffn_down_shexp."};
+
+template <std::size_t N>
+std::optional<Role> look_up(const KnownName (&known)[N], std::string_view rest) {
+  const auto* found =
+      std::find_if(std::begin(known), std::end(known), [&](const KnownName& k) { return k.rest == rest; });
+  if (found == std::end(known)) return std::nullopt;
+  return found->role;
+}
+
+struct RolePlace {
+  Role role;
+  std::int64_t expert;
+};
+std::optional<RolePlace> role_of(std::string_view rest) {
+  if (const auto role = look_up(kDenseNames, rest)) return RolePlace{*role, TensorPlace::kDense};
+  if (const auto role = look_up(kStackedNames, rest)) return RolePlace{*role, TensorPlace::kStacked};
+  for (const std::string_view group : {"block_sparse_moe.experts.", "mlp.experts."}) {
+    if (!rest.starts_with(group)) continue;
+    std::string_view name = rest.substr(group.size());
+    const auto expert = take_number(name);
+    const auto role = look_up(kExpertNames, name);
+    if (expert && role) return RolePlace{*role, *expert};
+  }
+  for (const KnownName& numbered : kNumberedNames) {
+    if (!rest.starts_with(numbered.rest)) continue;
+    std::string_view name = rest.substr(numbered.rest.size());
+    const auto expert = take_number(name);
+    if (expert && name == "weight") return RolePlace{numbered.role, *expert};
+  }
   return std::nullopt;
 }
 
@@ -54,47 +140,58 @@ bool contains(std::string_view text, std::string_view part) { return text.find(p
 }  // namespace
 
 const char* name_of(Role role) noexcept {
-  constexpr const char* kNames[] = {"gate", "up", "down", "norm"};
+  constexpr const char* kNames[kRoleCount] = {
+      "gate", "up", "down", "norm", "gate and up", "gate scale", "up scale", "down scale", "gate and up scale"};
   return kNames[static_cast<std::size_t>(role)];
 }
 
 std::optional<TensorPlace> place_of(std::string_view name) {
   const auto tensor = layer_tensor(name);
   if (!tensor) return std::nullopt;
-  const auto role = role_of(tensor->rest);
-  if (!role) return std::nullopt;
-  return TensorPlace{tensor->layer, *role};
+  const auto place = role_of(tensor->rest);
+  if (!place) return std::nullopt;
+  return TensorPlace{tensor->layer, place->role, place->expert};
 }
 
 std::string refusal_of(std::string_view name) {
   const auto tensor = layer_tensor(name);
   if (!tensor || role_of(tensor->rest)) return "";
   const std::string_view rest = tensor->rest;
-  if (rest.starts_with("block_sparse_moe.")) return "a mixture of experts, which is not supported";
+  for (const std::string_view beside : kBesideExperts) {
+    if (rest.starts_with(beside)) return "";
+  }
   if (rest.starts_with("pre_feedforward_layernorm.") || rest.starts_with("post_feedforward_layernorm.") ||
-      rest.starts_with("post_mlp_layernorm.")) {
+      rest.starts_with("post_mlp_layernorm.") || rest.starts_with("post_ffw_norm.") ||
+      rest.starts_with("ffn_post_norm.") || rest.starts_with("post_ffn_norm.")) {
     return "a norm after the feed-forward or of its own (Gemma 2, OLMo 2, GLM 4): not Llama's sublayer";
   }
   if (rest.starts_with("cross_attn_mlp_gate")) return "a gated feed-forward (Llama 3.2 Vision), which is not supported";
   if (rest == "post_attention_layernorm.bias" || rest == "ffn_norm.bias") {
     return "a LayerNorm with bias, where Llama has an RMSNorm";
   }
-  if (!rest.starts_with("mlp.") && !rest.starts_with("feed_forward.")) return "";
-  if (contains(rest, "expert") || contains(rest, "router") || rest.starts_with("mlp.gate.")) {
-    return "a mixture of experts, which is not supported";
-  }
-  if (contains(rest, "gate_up_proj") || contains(rest, "fc1_weight") || contains(rest, "fc2_weight")) {
-    return "gate and up fused in one matrix, which is not supported yet";
-  }
+  if (rest.starts_with("block_sparse_moe.")) return "a part of a mixture of experts that is not known";
+  if (!rest.starts_with("mlp.") && !rest.starts_with("feed_forward.") && !rest.starts_with("ffn_")) return "";
+  if (rest.ends_with(".input_scale_ub")) return "";  // a limit for 8-bit activations, which this library does not use
   if (rest.ends_with("bias")) return "a bias, which Llama's feed-forward does not have";
   if (contains(rest, "lora") || contains(rest, "adaptor") || contains(rest, "adapter")) {
     return "an adapter (LoRA): merge it into the weights first";
   }
   if (contains(rest, "scale") || contains(rest, "zero") || contains(rest, "qweight") || contains(rest, "g_idx") ||
       contains(rest, "packed") || contains(rest, "absmax") || contains(rest, "quant") || rest.ends_with(".SCB")) {
-    return "a part of quantised weights, which are not supported";
+    return "a part of quantised weights of a kind that is not supported";
+  }
+  if (contains(rest, "expert") || contains(rest, "exps") || contains(rest, "router")) {
+    return "a part of a mixture of experts of a kind that is not supported";
   }
   return "no part of Llama's feed-forward";
+}
+
+bool LayerNames::is_mixture() const {
+  for (const Role role : {Role::gate, Role::up, Role::down, Role::gate_up}) {
+    if (!(*this)[role].empty()) return false;
+  }
+  const auto some = [](const std::string& name) { return !name.empty(); };
+  return !experts.empty() || std::any_of(stacked.names.begin(), stacked.names.end(), some);
 }
 
 std::map<std::int64_t, LayerNames> find_layers(const TensorTable& table) {
@@ -106,7 +203,11 @@ std::map<std::int64_t, LayerNames> find_layers(const TensorTable& table) {
     }
     const auto place = place_of(name);
     if (!place) continue;
-    std::string& taken = layers[place->layer].names[static_cast<std::size_t>(place->role)];
+    LayerNames& layer = layers[place->layer];
+    RoleNames& owner = place->expert == TensorPlace::kDense     ? layer
+                       : place->expert == TensorPlace::kStacked ? layer.stacked
+                                                                : layer.experts[place->expert];
+    std::string& taken = owner[place->role];
     if (!taken.empty()) {
       throw Error(ErrorCode::format,
                   fmt::format("{}: tensors {} and {} both are the {} of layer {}", escaped(tensor.file->name()),
@@ -120,9 +221,9 @@ std::map<std::int64_t, LayerNames> find_layers(const TensorTable& table) {
 std::string misplaced_name(const TensorTable& table) {
   for (const auto& [name, tensor] : table) {
     for (std::size_t at = name.find(".layers."); at != std::string::npos; at = name.find(".layers.", at + 1)) {
-      const auto found = after_layer(std::string_view(name).substr(at + 1));
-      const auto role = found ? role_of(found->rest) : std::nullopt;
-      if (role && *role != Role::norm && !place_of(name)) return name;
+      const auto found = after_layer(std::string_view(name).substr(at + 1), "layers.");
+      const auto place = found ? role_of(found->rest) : std::nullopt;
+      if (place && place->role != Role::norm && !place_of(name)) return name;
     }
   }
   return "";
