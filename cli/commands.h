@@ -73,11 +73,21 @@ struct SynthOptions {
   std::optional<std::int64_t> dim, hidden, layers;
   CheckpointFormat format = CheckpointFormat::huggingface;
   int shards = 1;
-  DType dtype = DType::bf16;
+  TensorType type = TensorType::bf16;
   std::uint64_t seed = 1;
   std::filesystem::path output;
 };
 int synth(const SynthOptions& options);
+
+struct ConvertOptions {
+  std::filesystem::path model, output;
+  CheckpointFormat format = CheckpointFormat::huggingface;
+  int shards = 1;
+  std::optional<TensorType> type;                           ///< of the matrices; nothing: as in the model
+  std::vector<std::pair<std::int64_t, std::int64_t>> layers;  ///< as in PackOptions
+  OpenOptions open;
+};
+int convert(const ConvertOptions& options);
 
 struct BenchOptions {
   std::optional<std::filesystem::path> model;  ///< nothing: a made-up layer of `preset` or `dim` and `hidden`

@@ -1,7 +1,5 @@
 // The flags of the commands that read and write checkpoints: inspect, synth, pack.
-#include <array>
 #include <string>
-#include <string_view>
 
 #include "command_line.h"
 
@@ -28,19 +26,15 @@ CLI::App* add_synth(CLI::App& app, SynthOptions& o) {
        [&o](const std::string& text) { o.hidden = parse_whole("--hidden", text, 1); });
   flag(c, "--layers", "L", "Layers (default: the preset's, else 1)",
        [&o](const std::string& text) { o.layers = parse_whole("--layers", text, 1); });
-  flag(c, "--format", "F", "hf (default): config.json and safetensors; meta: params.json and consolidated.NN.pth",
-       [&o](const std::string& text) {
-         static constexpr std::array<std::string_view, 2> kFormats = {"hf", "meta"};
-         o.format =
-             parse_choice("--format", text, kFormats) == 0 ? CheckpointFormat::huggingface : CheckpointFormat::meta;
-       });
+  flag(c, "--format", "F", "hf (default): config.json, safetensors; meta: params.json, consolidated.NN.pth; gguf",
+       [&o](const std::string& text) { o.format = parse_format("--format", text); });
   flag(c, "--shards", "S", "Weight files (default: 1)",
        [&o](const std::string& text) { o.shards = static_cast<int>(parse_whole("--shards", text, 1, INT32_MAX)); });
-  flag(c, "--dtype", "TYPE", "bf16 (default), f32, f16 or f64",
-       [&o](const std::string& text) { o.dtype = parse_dtype("--dtype", text); });
+  flag(c, "--dtype", "TYPE", "bf16 (default), f32, f16 or f64; in gguf q8_0 or q4_0",
+       [&o](const std::string& text) { o.type = parse_tensor_type("--dtype", text); });
   flag(c, "--seed", "S", "The weights depend on it alone (default: 1)",
        [&o](const std::string& text) { o.seed = parse_seed("--seed", text); });
-  flag(c, "-o,--output", "DIR (required)", "A folder without a checkpoint; made if missing",
+  flag(c, "-o,--output", "OUT (required)", "A folder without a checkpoint; or for gguf FILE.gguf, a new file",
        [&o](const std::string& text) { o.output = text; })
       ->required();
   c->footer(

@@ -223,6 +223,7 @@ LayerSource Checkpoint::layer(std::int64_t i, std::optional<std::int64_t> expert
     out.gate = matrices.gate;
     out.up = matrices.up;
     out.down = matrices.down;
+    out.stored_norm = parts.norm;
     if (impl_->contents.packed) out.packed = impl_->contents.packed->layer(position);
     const DType dtype = parts.norm->dtype();
     const std::int64_t dim = parts.norm->cols();

@@ -73,7 +73,7 @@ class Usage(CommandTest):
             (["--preset"], ["synth", "-o", self.folder / "m"]),
             (["--preset", "--dim"], ["synth", "--preset", "llama-3-8b", "--dim", "8", "-o", self.folder / "m"]),
             (["llama-9", "llama-3-8b"], ["synth", "--preset", "llama-9", "-o", self.folder / "m"]),
-            (["--format", "hf, meta", "'gguf'"], ["synth", "--dim", 8, "--hidden", 8, "--format", "gguf", "-o", "m"]),
+            (["--format", "hf, meta, gguf", "'ggml'"], ["synth", "--dim", 8, "--hidden", 8, "--format", "ggml", "-o", "m"]),
             (["--shards", "'0'"], ["synth", "--dim", 8, "--hidden", 8, "--shards", 0, "-o", self.folder / "m"]),
             (["--seed", "'-1'"], ["synth", "--dim", 8, "--hidden", 8, "--seed", "-1", "-o", self.folder / "m"]),
             (["not expected"], ["width", "--dim", 8, "extra"]),
