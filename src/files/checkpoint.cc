@@ -55,7 +55,7 @@ std::filesystem::path only_gguf(const std::filesystem::path& folder, std::vector
   const auto set_of = [](const std::filesystem::path& path) {  // "NAME-of-00003", or the name itself
     const std::string name = path.stem().string();
     constexpr std::size_t kTail = std::string_view("-00001-of-00003").size();
-    const bool split = name.size() > kTail && name.compare(name.size() - 10, 4, "-of-") == 0;
+    const bool split = name.size() > kTail && name.compare(name.size() - 9, 4, "-of-") == 0;
     return split ? name.substr(0, name.size() - kTail) + name.substr(name.size() - 9) : name;
   };
   if (set_of(paths.front()) == set_of(paths.back())) return paths.front();

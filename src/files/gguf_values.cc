@@ -62,6 +62,7 @@ std::string GgufPair::describe() const {
   if (type == GgufValue::string) return "a string";
   if (type == GgufValue::array) return fmt::format("an array of {} {}", count, name_of(element));
   if (type == GgufValue::boolean) return scalar != 0 ? "the bool true" : "the bool false";
+  if (type == GgufValue::f32) return fmt::format("the f32 {}", static_cast<float>(*real()));
   if (const auto value = real()) return fmt::format("the {} {}", name_of(type), *value);
   if (const auto value = integer()) return fmt::format("the {} {}", name_of(type), *value);
   return fmt::format("the {} {}", name_of(type), scalar);
