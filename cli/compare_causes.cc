@@ -26,6 +26,7 @@ class Explainer {
   }
 
   std::vector<Cause> causes() {
+    zeros();
     if (e_.hidden_a != e_.hidden_b) {
       take(explain_width(e_));
     } else {
@@ -33,6 +34,7 @@ class Explainer {
       transposed();
       take(explain_units(e_, open_));
     }
+    norm_folded();
     numbers();
     other_layers();
     unknown();
@@ -56,6 +58,22 @@ class Explainer {
   }
   void take(std::vector<Cause> causes) {
     for (Cause& cause : causes) add(std::move(cause));
+  }
+
+  /// First, because blocks of zeros are also blocks that repeat each other.
+  void zeros() {
+    for (const Role role : kRoles) {
+      const Relations& r = e_.matrices[role].relations;
+      if (!open(role) || !(r.b_is_a_or_0 || r.a_is_b_or_0)) continue;
+      const char* bad = r.b_is_a_or_0 ? "B" : "A";
+      const char* good = r.b_is_a_or_0 ? "A" : "B";
+      add({"zeros",
+           {role},
+           fmt::format("elements of {} are 0 where {} has others, and all else is the same", bad, good),
+           fmt::format("look for a piece that was never written, or pruned, in {}", bad),
+           "",
+           false});
+    }
   }
 
   void swapped() {
@@ -99,11 +117,32 @@ class Explainer {
       if (!open(role) || a.rows != b.cols || a.cols != b.rows) continue;
       add({"transposed",
            {role},
-           "B holds the transposed of A's matrix",
+           "B holds A's matrix transposed",
            "transpose it where B was written: gate and up are [hidden, dim], down is [dim, hidden]",
            "",
            false});
     }
+  }
+
+  /// gate and up see norm * h only, so a factor may move from one to the other.
+  void norm_folded() {
+    if (!open(Role::norm)) return;
+    for (const Role role : {Role::gate, Role::up}) {
+      const auto& f = e_.factors[role];
+      if (!open(role) || !f || f->of != Factors::Of::column) return;
+      for (std::size_t i = 0; i < f->columns.size(); ++i) {
+        const auto left = static_cast<double>(e_.norm_a[i]), right = static_cast<double>(e_.norm_b[i]);
+        if (!(std::fabs(f->columns[i] * right - left) <= 2 * f->tolerance * std::fabs(left))) return;
+      }
+    }
+    add({"norm_folded",
+         {Role::norm, Role::gate, Role::up},
+         "norm weights were multiplied into the columns of gate and up, or taken out: the function is the same, but "
+         "for "
+         "rounding",
+         "nothing is wrong",
+         "",
+         true});
   }
 
   void numbers() {

@@ -132,7 +132,9 @@ std::optional<Factors> find_factors(const TensorSource& a, const TensorSource& b
   std::optional<Factors> found;
   if (by_row) found = several(Factors::Of::row, rows.factors);
   if (found) found->scale = scale_of(rows.factors, rows.largest);
-  if (!found && by_col) found = several(Factors::Of::column, guess.cols);
+  if (found || !by_col) return found;
+  found = several(Factors::Of::column, guess.cols);
+  if (found) found->columns = guess.cols;
   return found;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "compare_values.h"
 
@@ -18,6 +19,7 @@ struct Factors {
   double least, most;  ///< b = factor * a
   double tolerance;    ///< relative, of elements beside their factor
   Scale scale = Scale::unknown;
+  std::vector<double> columns{};  ///< one for each, of columns only
 };
 
 /// Nothing where no such factors fit all elements, or all that fit are 1 within the rounding of the elements, or a row

@@ -139,6 +139,8 @@ void ModelPair::diagnose(LayerComparison& result, const LayerSource& a, const La
   evidence.layer = result.layer;
   evidence.hidden_a = a.config.hidden;
   evidence.hidden_b = b.config.hidden;
+  evidence.norm_a = a.norm;
+  evidence.norm_b = b.norm;
   evidence.matrices = result.matrices;
   DType weights = DType::f64;
   for (const Role role : {Role::gate, Role::up, Role::down}) {

@@ -1,4 +1,4 @@
-// A matrix in slices of a few MiB, several at once: how `compare` reads weights. Knows TensorSource and elements.h.
+// A matrix in slices of half a MiB, several at once: how `compare` reads weights. Knows TensorSource and elements.h.
 #pragma once
 
 #include <cstddef>

@@ -109,9 +109,11 @@ std::optional<Cause> repeated(const Evidence& e, Role role, bool b_is_bad) {
   Cause cause;
   cause.kind = "shard_repeated";
   cause.roles = {role};
-  cause.text =
-      fmt::format("cut into {} shards, {} is made of {}'s shards {}: {} missing, and others are repeated", blocks->ways,
-                  bad_name, good_name, fmt::join(blocks->from, ", "), fmt::join(blocks->missing(), ", "));
+  const auto missing = blocks->missing();
+  const bool one = missing.size() == 1;
+  cause.text = fmt::format("{} is made of shards {} of {}'s {}: {} {} missing, and {} repeated", bad_name,
+                           fmt::join(blocks->from, ", "), good_name, blocks->ways, fmt::join(missing, ", "),
+                           one ? "is" : "are", one ? "another one is" : "others are");
   cause.advice = fmt::format("write {} anew, every shard once and in the order of the numbers", bad_name);
   return cause;
 }

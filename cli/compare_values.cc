@@ -46,9 +46,20 @@ constexpr std::array kRules = {
     Rule{[](double a, double) { return is(round_to(DType::bf16, a), a); }},
     Rule{[](double, double b) { return is(round_to(DType::f16, b), b); }},
     Rule{[](double, double b) { return is(round_to(DType::bf16, b), b); }},
+    Rule{[](double a, double b) { return is(a, b) || b == 0; }},
+    Rule{[](double a, double b) { return is(a, b) || a == 0; }},
 };
 using Rules = std::uint32_t;  // a bit for each that still holds
 constexpr Rules kAllRules = (Rules{1} << kRules.size()) - 1;
+
+/// Without those that are true of every value of the files' types, which nobody asks for.
+Rules rules_for(DType a, DType b) {
+  const auto narrow = [](DType type) { return type == DType::f16 || type == DType::bf16; };
+  Rules rules = kAllRules;
+  if (narrow(a)) rules &= ~(Rules{3} << 10);
+  if (narrow(b)) rules &= ~(Rules{3} << 12);
+  return rules;
+}
 
 /// One slice's part of the result.
 struct Part {
@@ -106,7 +117,8 @@ Relations relations_of(Rules rules, DType a, DType b) {
     if (file == DType::f16 || file == DType::bf16) return file;
     return holds(f16 + 1) ? DType::bf16 : holds(f16) ? DType::f16 : file;
   };
-  return {rounding(0, b), rounding(3, a), holds(6), holds(7), holds(8), holds(9), fits(10, a), fits(12, b)};
+  return {rounding(0, b), rounding(3, a), holds(6),  holds(7),    holds(8),
+          holds(9),       holds(14),      holds(15), fits(10, a), fits(12, b)};
 }
 
 }  // namespace
@@ -149,6 +161,7 @@ Comparison compare_values(const TensorSource& a, const TensorSource& b, ThreadPo
     const auto left = to_doubles(a.dtype(), raw_a), right = to_doubles(b.dtype(), raw_b);
     const auto item = static_cast<std::size_t>(size_of(a.dtype()));
     Part part;
+    part.rules = rules_for(a.dtype(), b.dtype());
     for (std::size_t i = 0; i < left.size(); ++i) {
       if (std::isnan(left[i]) && std::isnan(right[i])) {
         if (a.dtype() == b.dtype() && !same_nan_bits(raw_a.data(), raw_b.data(), item, i)) ++part.nan_bits;

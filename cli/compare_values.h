@@ -31,6 +31,7 @@ struct Relations {
   std::optional<DType> a_is_b_in;
   bool b_is_a_cut = false, a_is_b_cut = false;  ///< bf16 by dropping the lower half of a float
   bool b_is_a_plus_1 = false, a_is_b_plus_1 = false;  ///< up to a rounding to bf16
+  bool b_is_a_or_0 = false, a_is_b_or_0 = false;
   DType a_fits, b_fits;  ///< the narrowest type that holds the values: that of the file, or f16 or bf16
 };
 

@@ -1,14 +1,13 @@
 """`compare`: the same weights in every form are the same, and each fault made on purpose is named, and no other."""
 import copy
 import itertools
-import json
 import shutil
 import unittest
 
 import numpy as np
 
-from support import (HF_NAMES, STORIES, CommandTest, bf16_bits, bf16_npy_bytes, feed_forward, from_bf16, hf_config,
-                     needs_data, normalised, read_safetensors, small_layer, swiglu, write_hf, write_safetensors)
+from support import (STORIES, CommandTest, bf16_bits, feed_forward, from_bf16, hf_config, needs_data, normalised,
+                     small_layer, swiglu, write_hf)
 
 DIM, HIDDEN, LAYERS = 24, 64, 3
 WEIGHTS = ["gate", "up", "down"]
@@ -353,7 +352,7 @@ class Causes(CompareTest):
                 self.assertFalse(found["causes"][0]["same_function"])
 
     def test_shards_repeated(self):
-        for order, missing in (([0, 0], "1 missing"), ([0, 1, 1, 3], "2 missing"), ([0, 1, 2, 3, 4, 5, 6, 0], "7 missing")):
+        for order, missing in (([0, 0], "1 is missing"), ([0, 1, 1, 3], "2 is missing"), ([0, 1, 2, 3, 4, 5, 6, 0], "7 is missing")):
             for roles in (WEIGHTS, ["up"], ["down"]):
                 found = self.fault(lambda layer: shards(layer, order, roles), {"shard_repeated": roles})
                 self.assertIn(missing, found["causes"][0]["text"])
@@ -459,6 +458,26 @@ class Causes(CompareTest):
         found = self.fault(truncate, {"truncated_to_bf16": ["norm", *WEIGHTS]})
         self.assertIn("B is A cut off to bf16", found["causes"][0]["text"])
 
+    def test_norm_folded_into_gate_and_up(self):
+        def fold(layer):
+            for role in ("gate", "up"):
+                layer[role] = layer[role] * layer["norm"]
+            layer["norm"] = np.ones_like(layer["norm"])
+        for dtype in ("F32", "BF16"):
+            found = self.fault(fold, {"norm_folded": ["norm", "gate", "up"]}, dtype)
+            self.assertTrue(found["causes"][0]["same_function"])
+            self.assertLess(max(o["largest_difference_per_rms"] for o in found["outputs"]), 1e-5 if dtype == "F32" else 0.1)
+        def half(layer):  # gate alone is another function
+            layer["gate"] = layer["gate"] * layer["norm"]
+            layer["norm"] = np.ones_like(layer["norm"])
+        self.fault(half, {"column_factors": ["gate"], "unknown": ["norm"]})
+
+    def test_a_piece_that_was_never_written(self):
+        def zeros(layer):
+            layer["down"][:, HIDDEN // 2:] = 0
+        found = self.fault(zeros, {"zeros": ["down"]})
+        self.assertIn("elements of B are 0 where A has others", found["causes"][0]["text"])
+
     def test_several_causes_in_one_layer(self):
         def both(layer):
             layer["norm"] = layer["norm"] + 1
@@ -498,7 +517,7 @@ class MetaShards(CompareTest):
         shutil.copy(files[0], files[3])
         for causes in self.kinds(bad):
             self.assertEqual(list(causes), ["shard_repeated"])
-            self.assertIn("shards 0, 1, 2, 0: 3 missing", causes["shard_repeated"])
+            self.assertIn("made of shards 0, 1, 2, 0 of A's 4: 3 is missing", causes["shard_repeated"])
 
     def test_missing(self):
         bad, files = self.spoiled()
