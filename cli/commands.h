@@ -57,6 +57,17 @@ struct VerifyOptions {
 };
 int verify(const VerifyOptions& options);
 
+struct CompareOptions {
+  std::filesystem::path a, b;
+  std::optional<std::int64_t> layer;  ///< nothing: all
+  std::optional<std::filesystem::path> input;
+  bool allow_rounding = false;
+  int threads = 0;
+  bool json = false;
+  OpenOptions open;  ///< `hidden` of whichever of the two needs it
+};
+int compare(const CompareOptions& options);
+
 struct PackOptions {
   std::filesystem::path model, output;
   std::vector<std::pair<std::int64_t, std::int64_t>> layers;  ///< ascending ranges, first and last; empty: all

@@ -1,4 +1,5 @@
-// The flags of the commands that read and write checkpoints: inspect, synth, pack.
+// The flags of the commands that read and write checkpoints: inspect, synth, compare, convert, pack.
+#include <array>
 #include <string>
 
 #include "command_line.h"
@@ -40,6 +41,34 @@ CLI::App* add_synth(CLI::App& app, SynthOptions& o) {
   c->footer(
       "Examples:\n  swiglu synth --preset llama-3-8b --layers 1 -o one-layer\n"
       "  swiglu synth --dim 64 --hidden 172 --layers 5 --format meta --shards 2 -o tiny\n");
+  return c;
+}
+
+CLI::App* add_compare(CLI::App& app, CompareOptions& o) {
+  CLI::App* c = app.add_subcommand("compare", "Do two checkpoints hold the same feed-forward, and if not, why");
+  flag(c, "A", " ", "A checkpoint of any format, as MODEL of the other commands", [&o](const std::string& text) {
+    o.a = text;
+  })->required();
+  flag(c, "B", " ", "Another one, of the same or another format", [&o](const std::string& text) {
+    o.b = text;
+  })->required();
+  flag(c, "--layer", "N|all", "Which layer, from 0 (default: all)", [&o](const std::string& text) {
+    if (text != "all") o.layer = parse_whole("--layer", text, 0);
+  });
+  flag(c, "--input", "X.npy", "[tokens, dim] to run both on (default: 4 normal and 4 heavy-tailed tokens from a seed)",
+       [&o](const std::string& text) { o.input = text; });
+  c->add_flag("--allow-rounding", o.allow_rounding, "Weights that are equal after rounding exit with 0 too");
+  threads_flag(c, o.threads);
+  flag(c, "--eps", "E", "Of both norms, instead of the files'",
+       [&o](const std::string& text) { o.open.eps = parse_positive("--eps", text); });
+  flag(c, "--hidden", "H", "Confirms the width of the tensors of A or B where its metadata contradicts them",
+       [&o](const std::string& text) { o.open.hidden = parse_whole("--hidden", text, 1); });
+  json_flag(c, o.json);
+  c->footer(
+      "Exits 0 when all values are the same whatever types hold them, 1 when not: a cause is named if one accounts\n"
+      "for every element. Reads both models once, layers that differ a few times.\n\nExamples:\n"
+      "  swiglu compare Meta-Llama-3-8B Meta-Llama-3-8B-hf\n"
+      "  swiglu compare model-f32 model-bf16 --allow-rounding --layer 0\n  swiglu compare model model.swiglu --json\n");
   return c;
 }
 
