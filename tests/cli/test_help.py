@@ -11,6 +11,7 @@ FLAGS = {
             "--dtype", "--input-dtype", "--eps", "--hidden", "--map"},
     "verify": {"--layer", "--input", "--threads", "--compute", "--map", "--json"},
     "pack": {"--layers", "--compute", "--storage", "--threads", "--eps", "--hidden", "-o", "--output"},
+    "convert": {"--format", "--shards", "--dtype", "--layers", "--expert", "--eps", "--hidden"},
     "synth": {"--preset", "--dim", "--hidden", "--layers", "--format", "--shards", "--dtype", "--seed", "-o", "--output"},
     "bench": {"--layer", "--preset", "--dim", "--hidden", "--eps", "--map", "--dtype", "--tokens", "--threads", "--compute",
               "--isa", "--storage", "--neighbours", "--json", "--svg"},
@@ -45,7 +46,7 @@ class Usage(CommandTest):
         self.refused(2, ["frobnicate", "--help"], "frobnicate")
         self.refused(2, ["--layr", "did you mean '--layer'"], "run", "m", "--layr", 1)
         self.refused(2, ["verify", "--storage"], "verify", "m", "--storage", "plain")
-        for later in ("compare", "convert"):
+        for later in ("compare",):
             self.refused(2, [later], later)
 
     def test_bad_flags(self):
