@@ -96,6 +96,7 @@ struct ConvertOptions {
   int shards = 1;
   std::optional<TensorType> type;                           ///< of the matrices; nothing: as in the model
   std::vector<std::pair<std::int64_t, std::int64_t>> layers;  ///< as in PackOptions
+  std::optional<std::int64_t> expert;
   OpenOptions open;
 };
 int convert(const ConvertOptions& options);

@@ -94,4 +94,30 @@ CLI::App* add_pack(CLI::App& app, PackOptions& o) {
   return c;
 }
 
+CLI::App* add_convert(CLI::App& app, ConvertOptions& o) {
+  CLI::App* c = app.add_subcommand("convert", "Feed-forward tensors in another format, other shards or another type");
+  model_argument(c, o.model);
+  flag(c, "OUT", " ", "A folder without a checkpoint; or for gguf FILE.gguf, a new file",
+       [&o](const std::string& text) { o.output = text; })
+      ->required();
+  flag(c, "--format", "F (required)", "hf: config.json, safetensors; meta: params.json, consolidated.NN.pth; gguf",
+       [&o](const std::string& text) { o.format = parse_format("--format", text); })
+      ->required();
+  flag(c, "--shards", "S", "Weight files (default: 1), whatever number the model has",
+       [&o](const std::string& text) { o.shards = static_cast<int>(parse_whole("--shards", text, 1, INT32_MAX)); });
+  flag(c, "--dtype", "TYPE", "Of the matrices: f32, bf16, f16, f64; gguf: q8_0, q4_0 (default: as stored)",
+       [&o](const std::string& text) { o.type = parse_tensor_type("--dtype", text); });
+  flag(c, "--layers", "LIST|all", "As 0,3,5-8 (default: all); they are numbered from 0 in OUT",
+       [&o](const std::string& text) {
+         if (text != "all") o.layers = parse_ranges("--layers", text);
+       });
+  expert_flag(c, o.expert);
+  eps_and_hidden_flags(c, o.open);
+  c->footer(
+      "Attention and embeddings are left out. Weights keep their bits unless --dtype rounds them.\n\n"
+      "Examples:\n  swiglu convert Meta-Llama-3-8B out --format hf --shards 4\n"
+      "  swiglu convert model.safetensors out.gguf --format gguf --dtype q8_0\n");
+  return c;
+}
+
 }  // namespace swiglu::cli

@@ -66,6 +66,7 @@ int run_command_line(int argc, char** argv) {
   VerifyOptions verify_options;
   CompareOptions compare_options;
   PackOptions pack_options;
+  ConvertOptions convert_options;
   SynthOptions synth_options;
   BenchOptions bench_options;
   WidthOptions width_options;
@@ -76,6 +77,7 @@ int run_command_line(int argc, char** argv) {
       {add_verify(app, verify_options), [&] { return verify(verify_options); }},
       {add_compare(app, compare_options), [&] { return compare(compare_options); }},
       {add_pack(app, pack_options), [&] { return pack(pack_options); }},
+      {add_convert(app, convert_options), [&] { return convert(convert_options); }},
       {add_synth(app, synth_options), [&] { return synth(synth_options); }},
       {add_bench(app, bench_options), [&] { return bench(bench_options); }},
       {add_width(app, width_options), [&] { return width(width_options); }},

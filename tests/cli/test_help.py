@@ -7,13 +7,14 @@ from support import CommandTest, swiglu
 FLAGS = {
     "demo": {"--threads", "--json"},
     "inspect": {"--stats", "--json"},
-    "run": {"--layer", "--input", "-o", "--output", "--part", "--compute", "--storage", "--numerics", "--threads",
+    "run": {"--expert", "--layer", "--input", "-o", "--output", "--part", "--compute", "--storage", "--numerics", "--threads",
             "--dtype", "--input-dtype", "--eps", "--hidden", "--map"},
-    "verify": {"--layer", "--input", "--threads", "--compute", "--map", "--json"},
+    "verify": {"--expert", "--layer", "--input", "--threads", "--compute", "--map", "--json"},
     "compare": {"--layer", "--input", "--allow-rounding", "--threads", "--eps", "--hidden", "--json"},
-    "pack": {"--layers", "--compute", "--storage", "--threads", "--eps", "--hidden", "-o", "--output"},
+    "pack": {"--expert", "--layers", "--compute", "--storage", "--threads", "--eps", "--hidden", "-o", "--output"},
+    "convert": {"--format", "--shards", "--dtype", "--layers", "--expert", "--eps", "--hidden"},
     "synth": {"--preset", "--dim", "--hidden", "--layers", "--format", "--shards", "--dtype", "--seed", "-o", "--output"},
-    "bench": {"--layer", "--preset", "--dim", "--hidden", "--eps", "--map", "--dtype", "--tokens", "--threads", "--compute",
+    "bench": {"--expert", "--layer", "--preset", "--dim", "--hidden", "--eps", "--map", "--dtype", "--tokens", "--threads", "--compute",
               "--isa", "--storage", "--neighbours", "--json", "--svg"},
     "width": {"--dim", "--multiple-of", "--ffn-dim-multiplier"},
 }
@@ -46,7 +47,6 @@ class Usage(CommandTest):
         self.refused(2, ["frobnicate", "--help"], "frobnicate")
         self.refused(2, ["--layr", "did you mean '--layer'"], "run", "m", "--layr", 1)
         self.refused(2, ["verify", "--storage"], "verify", "m", "--storage", "plain")
-        self.refused(2, ["convert"], "convert")
 
     def test_bad_flags(self):
         run = ("run", "m", "--input", "x.npy", "-o", self.folder / "y.npy")
