@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
 #include <set>
 #include <string>
@@ -14,6 +15,7 @@
 
 #include "commands.h"
 #include "description.h"
+#include "elements.h"
 #include "layers.h"
 #include "outputs.h"
 #include "progress.h"
@@ -27,12 +29,19 @@ namespace {
 /// The layers as they are taken from the model, in the order of their new numbers.
 class Weights {
  public:
-  Weights(const Checkpoint& model, const std::vector<std::int64_t>& numbers, std::optional<std::int64_t> expert) {
-    for (const std::int64_t number : numbers) layers_.push_back(model.layer(number, expert));
+  /// `narrow`: norms that lose nothing in their layer's element type are given in it. GGUF holds all norms as f32; so
+  /// the way there and back gives the bytes that were.
+  Weights(const Checkpoint& model, const std::vector<std::int64_t>& numbers, std::optional<std::int64_t> expert,
+          bool narrow) {
+    for (const std::int64_t number : numbers) {
+      layers_.push_back(model.layer(number, expert));
+      narrowed_.push_back(narrow ? narrowed_norm(std::ssize(layers_) - 1) : std::vector<std::byte>());
+    }
   }
 
   [[nodiscard]] DType type(std::int64_t layer, const std::string& role) const {
     const LayerSource& source = layers_[static_cast<std::size_t>(layer)];
+    if (role == "norm" && !narrowed_[static_cast<std::size_t>(layer)].empty()) return type(layer, "gate");
     if (role == "norm") return source.stored_norm->dtype();
     if (!source.packed) return matrix(source, role).dtype();
     return source.packed->matrix(role == "down" ? PackedSource::Part::down : PackedSource::Part::gate_up).dtype;
@@ -41,6 +50,12 @@ class Weights {
   void fill(std::int64_t layer, const std::string& role, std::int64_t row0, std::int64_t rows, std::int64_t col0,
             std::int64_t cols, void* dst) {
     const LayerSource& source = layers_[static_cast<std::size_t>(layer)];
+    const std::vector<std::byte>& narrowed = narrowed_[static_cast<std::size_t>(layer)];
+    if (role == "norm" && !narrowed.empty()) {
+      const std::int64_t item = size_of(type(layer, role));
+      std::memcpy(dst, narrowed.data() + col0 * item, static_cast<std::size_t>(cols * item));
+      return;
+    }
     if (role == "norm") return source.stored_norm->read(row0, rows, col0, cols, dst);
     matrix(source.packed ? unpacked(layer) : source, role).read(row0, rows, col0, cols, dst);
   }
@@ -48,6 +63,15 @@ class Weights {
  private:
   static const TensorSource& matrix(const LayerSource& source, const std::string& role) {
     return role == "gate" ? *source.gate : role == "up" ? *source.up : *source.down;
+  }
+  // The norm in the type of the layer's matrices, or nothing if that would change a value.
+  std::vector<std::byte> narrowed_norm(std::int64_t layer) const {
+    const LayerSource& source = layers_[static_cast<std::size_t>(layer)];
+    const DType narrow = type(layer, "gate");
+    if (source.stored_norm->dtype() != DType::f32 || size_of(narrow) >= size_of(DType::f32)) return {};
+    const std::vector<double> exact(source.norm.begin(), source.norm.end());
+    std::vector<std::byte> bytes = from_doubles(narrow, exact);
+    return to_doubles(narrow, bytes) == exact ? bytes : std::vector<std::byte>();
   }
   // One in memory at a time: tensors of a layer are written one after the other.
   const LayerSource& unpacked(std::int64_t layer) {
@@ -61,6 +85,7 @@ class Weights {
   }
 
   std::vector<LayerSource> layers_;
+  std::vector<std::vector<std::byte>> narrowed_;  ///< norms
   std::unique_ptr<ThreadPool> pool_;
   LayerSource unpacked_;
   std::int64_t in_memory_ = -1;
@@ -115,7 +140,7 @@ void tell_about(const ConvertOptions& options, const Checkpoint& model, const st
 int convert(const ConvertOptions& options) {
   const Checkpoint model = Checkpoint::open(options.model, options.open);
   const std::vector<std::int64_t> layers = choose_layers(options.model, model, options.layers);
-  Weights weights(model, layers, options.expert);
+  Weights weights(model, layers, options.expert, options.format != CheckpointFormat::gguf && !options.type);
   const std::set<std::string> decoded = decoded_types(model, layers);
 
   CheckpointRecipe recipe;

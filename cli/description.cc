@@ -58,6 +58,7 @@ std::optional<std::string> kept_description(const ConvertOptions& options, const
                                             bool decoded) {
   const bool meta = options.format == CheckpointFormat::meta;
   if (model.format() != (meta ? "meta" : "huggingface") || options.format == CheckpointFormat::gguf) return {};
+  if (options.type && *options.type > TensorType::f64) return {};  // which is refused later
   if (decoded || options.expert || (!meta && layers != model.layers())) return {};
   std::optional<std::string> text = text_of(options.model / (meta ? "params.json" : "config.json"));
   const auto set = [&text](std::string_view key, std::string_view value) {

@@ -3,6 +3,7 @@
 #include "files/gguf_config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <string_view>
@@ -222,7 +223,9 @@ class Reader {
       fail(ErrorCode::format, full(kKey),
            fmt::format("expected a positive f32, found {} (--eps overrides)", describe(pair)));
     }
-    out_.eps = *pair->real();
+    // The number that was meant, 1e-05 for 9.999999747378752e-06: the shortest that rounds to this float.
+    const std::string shortest = fmt::format("{}", static_cast<float>(*pair->real()));
+    std::from_chars(shortest.data(), shortest.data() + shortest.size(), out_.eps);
   }
 
   const GgufFile& file_;

@@ -98,7 +98,7 @@ TEST_F(GgufModel, opens_a_file) {
   EXPECT_EQ(model.layers(), 2);
   EXPECT_EQ(model.config().dim, 4);
   EXPECT_EQ(model.config().hidden, 6);
-  EXPECT_EQ(model.config().eps, static_cast<double>(1e-5F));
+  EXPECT_EQ(model.config().eps, 1e-5);  // what was meant, not the float
   EXPECT_EQ(model.shards(), 1);
   EXPECT_EQ(model.size_bytes(), std::filesystem::file_size(path_));
   ASSERT_EQ(model.tensors().size(), 8U);
