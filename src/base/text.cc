@@ -1,12 +1,26 @@
 // See text.h.
 #include "base/text.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <iterator>
 
 #include <fmt/format.h>
 
 namespace swiglu {
 namespace {
+
+// What a terminal obeys or does not show: control characters, and the format characters that turn the direction of
+// text, join letters or take no room. With them a name can look like another one.
+bool invisible(unsigned code) {
+  constexpr unsigned kRanges[][2] = {{0x00, 0x1f},       {0x7f, 0x9f},       {0xad, 0xad},      {0x34f, 0x34f},
+                                     {0x61c, 0x61c},     {0x115f, 0x1160},   {0x17b4, 0x17b5},  {0x180b, 0x180f},
+                                     {0x200b, 0x200f},   {0x2028, 0x202e},   {0x2060, 0x206f},  {0x3164, 0x3164},
+                                     {0xfe00, 0xfe0f},   {0xfeff, 0xfeff},   {0xffa0, 0xffa0},  {0xfff0, 0xfffb},
+                                     {0x1bca0, 0x1bca3}, {0x1d173, 0x1d17a}, {0xe0000, 0xe0fff}};
+  return std::any_of(std::begin(kRanges), std::end(kRanges),
+                     [&](const auto& range) { return code >= range[0] && code <= range[1]; });
+}
 
 // Length of the well-formed, printable UTF-8 sequence at `i`, or 0.
 std::size_t printable_length(std::string_view text, std::size_t i) {
@@ -22,8 +36,7 @@ std::size_t printable_length(std::string_view text, std::size_t i) {
   }
   constexpr unsigned kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool surrogate = code >= 0xd800 && code < 0xe000;
-  const bool control = code < 0xa0 || (code >= 0x200b && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e);
-  return code < kSmallest[length] || code > 0x10ffff || surrogate || control ? 0 : length;
+  return code < kSmallest[length] || code > 0x10ffff || surrogate || invisible(code) ? 0 : length;
 }
 
 }  // namespace

@@ -137,7 +137,7 @@ class ConfigReader {
     if (type == nullptr) return "";
     if (type->kind != Json::Kind::string)
       fail(ErrorCode::format, "model_type: expected a string, found " + type->describe());
-    return type->string;
+    return *type->string;
   }
 
   void refuse_family(const std::string& name) const {
@@ -151,10 +151,10 @@ class ConfigReader {
     out_.family = type_of(*model_);
     if (out_.family.empty()) {
       const Json* architectures = model_->find("architectures");
-      const bool some = architectures != nullptr && !architectures->array.empty();
-      if (some && architectures->array.front().string != "LlamaForCausalLM") {
+      const bool some = architectures != nullptr && !architectures->array->empty();
+      if (some && *architectures->array->front().string != "LlamaForCausalLM") {
         fail(ErrorCode::unsupported, fmt::format("model_type is missing and the architecture is {}: expected one of {}",
-                                                 architectures->array.front().describe(), supported_families()));
+                                                 architectures->array->front().describe(), supported_families()));
       }
       if (some) out_.family = "llama";
       if (!some) out_.notes.push_back(where_ + ": no model_type: taken for Llama's feed-forward");
@@ -175,7 +175,7 @@ class ConfigReader {
     const Json* quantised = level.find("quantization_config");
     if (quantised == nullptr || quantised->kind == Json::Kind::null) return;
     const Json* method = quantised->find("quant_method");
-    if (method == nullptr || method->string != "fbgemm_fp8") {
+    if (method == nullptr || *method->string != "fbgemm_fp8") {
       fail(ErrorCode::unsupported,
            fmt::format("quantization_config: expected the method \"fbgemm_fp8\", found {}: other "
                        "quantised weights are not supported",
@@ -211,7 +211,7 @@ class ConfigReader {
   void refuse_variants() const {
     for (const auto* key : {"hidden_act", "hidden_activation"}) {
       const Json* activation = model_->find(key);
-      if (activation == nullptr || activation->string == "silu" || activation->string == "swish") continue;
+      if (activation == nullptr || *activation->string == "silu" || *activation->string == "swish") continue;
       if (activation->kind == Json::Kind::null && std::string_view(key) == "hidden_activation") continue;
       fail(ErrorCode::unsupported, fmt::format("{}: expected \"silu\", found {}", key, activation->describe()));
     }

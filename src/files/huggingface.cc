@@ -59,12 +59,12 @@ std::map<std::string, std::vector<std::string>> read_index(const File& file) {
     fail("weight_map: expected an object, found " + (weights == nullptr ? "nothing" : weights->describe()));
   }
   std::map<std::string, std::vector<std::string>> shards;
-  for (const auto& [tensor, shard] : weights->object) {
-    if (shard.kind != Json::Kind::string || !is_file_name(shard.string)) {
+  for (const auto& [tensor, shard] : *weights->object) {
+    if (shard.kind != Json::Kind::string || !is_file_name(*shard.string)) {
       fail(fmt::format("weight_map: tensor {}: expected the name of a file in this folder, found {}", escaped(tensor),
                        shard.describe()));
     }
-    shards[shard.string].push_back(tensor);
+    shards[*shard.string].push_back(tensor);
   }
   return shards;
 }

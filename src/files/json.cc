@@ -25,7 +25,7 @@ Json& Json::operator=(const Json&) = default;
 Json& Json::operator=(Json&&) noexcept = default;
 namespace {
 
-// A tree takes up to 150 bytes a value; a checkpoint of 100,000 tensors has fewer values than this.
+// While it grows, a tree takes up to 100 bytes a value; a checkpoint of 100,000 tensors has fewer values than this.
 constexpr std::size_t kMaxValues = 1'000'000;
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
@@ -120,7 +120,7 @@ class TreeBuilder final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool string(string_t& value) override {
-    add(Json::Kind::string).string = std::move(value);
+    add(Json::Kind::string).string.edit() = std::move(value);
     return true;
   }
   bool binary(binary_t& /*value*/) override { return false; }  // no such thing in text
@@ -128,11 +128,11 @@ class TreeBuilder final : public nlohmann::json_sax<nlohmann::json> {
   bool start_object(std::size_t /*elements*/) override { return open(Json::Kind::object); }
   bool start_array(std::size_t /*elements*/) override { return open(Json::Kind::array); }
   bool key(string_t& value) override {
-    open_.back()->object.emplace_back(std::move(value), Json{});
+    open_.back()->object.edit().emplace_back(std::move(value), Json{});
     return true;
   }
   bool end_object() override {
-    refuse_duplicates(open_.back()->object);
+    refuse_duplicates(*open_.back()->object);
     open_.pop_back();
     return true;
   }
@@ -160,9 +160,9 @@ class TreeBuilder final : public nlohmann::json_sax<nlohmann::json> {
     }
     Json* place = &root_;
     if (!open_.empty() && open_.back()->kind == Json::Kind::array) {
-      place = &open_.back()->array.emplace_back();
+      place = &open_.back()->array.edit().emplace_back();
     } else if (!open_.empty()) {
-      place = &open_.back()->object.back().second;
+      place = &open_.back()->object.edit().back().second;
     }
     place->kind = kind;
     return *place;
@@ -199,7 +199,7 @@ class TreeBuilder final : public nlohmann::json_sax<nlohmann::json> {
 }  // namespace
 
 const Json* Json::find(std::string_view key) const noexcept {
-  for (const auto& member : object) {
+  for (const auto& member : *object) {
     if (member.first == key) return &member.second;
   }
   return nullptr;
@@ -219,9 +219,9 @@ std::string Json::describe() const {
       return "the number " + text;
     }
     case Kind::string:
-      return fmt::format("the string \"{}\"", escaped(string));
+      return fmt::format("the string \"{}\"", escaped(*string));
     case Kind::array:
-      return fmt::format("an array of {}", array.size());
+      return fmt::format("an array of {}", array->size());
     case Kind::object:
       return "an object";
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,6 +13,31 @@
 #include "files/source.h"
 
 namespace swiglu::files {
+
+/// A container that takes one pointer while it is empty, which it is in most values of a tree: they are numbers.
+template <class T>
+class Boxed {
+ public:
+  Boxed() = default;
+  Boxed(const Boxed& other) : box_(other.box_ ? std::make_unique<T>(*other.box_) : nullptr) {}
+  Boxed(Boxed&&) noexcept = default;
+  Boxed& operator=(const Boxed& other) { return *this = Boxed(other); }
+  Boxed& operator=(Boxed&&) noexcept = default;
+  ~Boxed() = default;
+
+  [[nodiscard]] const T& operator*() const noexcept {
+    static const T empty;
+    return box_ ? *box_ : empty;
+  }
+  [[nodiscard]] const T* operator->() const noexcept { return &**this; }
+  [[nodiscard]] T& edit() {
+    if (!box_) box_ = std::make_unique<T>();
+    return *box_;
+  }
+
+ private:
+  std::unique_ptr<T> box_;
+};
 
 struct Json {
   Json();  // defined where the type is complete: a vector of pairs of it may not be destroyed before
@@ -27,9 +53,9 @@ struct Json {
   bool negative = false;        ///< of an integer: its value is -magnitude
   std::uint64_t magnitude = 0;  ///< of an integer: a JSON number without point or exponent
   double real = 0;              ///< of a number of either kind, correctly rounded
-  std::string string;
-  std::vector<Json> array;
-  std::vector<std::pair<std::string, Json>> object;  ///< in file order, keys unescaped and unique
+  Boxed<std::string> string;
+  Boxed<std::vector<Json>> array;
+  Boxed<std::vector<std::pair<std::string, Json>>> object;  ///< in file order, keys unescaped and unique
 
   /// The member called `key`, or null.
   [[nodiscard]] const Json* find(std::string_view key) const noexcept;

@@ -80,11 +80,11 @@ class Reader {
   }
   const std::vector<Json>& array(const Value& value) const {
     if (value.json.kind != Json::Kind::array) expected(value, "an array");
-    return value.json.array;
+    return *value.json.array;
   }
   const std::string& string(const Value& value) const {
     if (value.json.kind != Json::Kind::string) expected(value, "a string");
-    return value.json.string;
+    return *value.json.string;
   }
   std::uint64_t natural(const Value& value, std::uint64_t smallest, std::uint64_t largest) const {
     const Json& json = value.json;

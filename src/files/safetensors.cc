@@ -51,8 +51,8 @@ class Reader {
     const Json header = read_header();
     TensorTable table;
     std::vector<Extent> extents;
-    extents.reserve(header.object.size());
-    for (const auto& [name, entry] : header.object) {
+    extents.reserve(header.object->size());
+    for (const auto& [name, entry] : *header.object) {
       if (name == "__metadata__") {
         check_metadata(entry);
         continue;
@@ -115,7 +115,7 @@ class Reader {
     if (metadata.kind != Json::Kind::object) {
       fail("__metadata__: expected an object of strings, found " + metadata.describe());
     }
-    for (const auto& [key, value] : metadata.object) {
+    for (const auto& [key, value] : *metadata.object) {
       if (value.kind != Json::Kind::string) {
         fail(fmt::format("__metadata__: expected a string as \"{}\", found {}", escaped(key), value.describe()));
       }
@@ -144,7 +144,7 @@ class Reader {
     if (entry.kind != Json::Kind::object) fail_tensor(name, "expected an object, found " + entry.describe());
     StoredTensor tensor;
     tensor.file = file_;
-    tensor.dtype_name = field(name, entry, "dtype", Json::Kind::string, "the name of a type").string;
+    tensor.dtype_name = *field(name, entry, "dtype", Json::Kind::string, "the name of a type").string;
     const auto* type = std::find_if(std::begin(kTypes), std::end(kTypes),
                                     [&](const TypeRow& row) { return row.name == tensor.dtype_name; });
     if (type == std::end(kTypes)) {
@@ -158,7 +158,7 @@ class Reader {
     std::uint64_t product = 1;
     bool fits = true;
     bool empty = false;
-    for (const Json& dimension : shape.array) {
+    for (const Json& dimension : *shape.array) {
       const std::uint64_t extent_of = natural(name, "shape", dimension, kMaxDimension);
       tensor.shape.push_back(static_cast<std::int64_t>(extent_of));
       empty |= extent_of == 0;
@@ -175,11 +175,11 @@ class Reader {
     }
 
     const Json& offsets = field(name, entry, "data_offsets", Json::Kind::array, "an array of two integers");
-    if (offsets.array.size() != 2) {
-      fail_tensor(name, fmt::format("data_offsets: expected 2 numbers, found {}", offsets.array.size()));
+    if (offsets.array->size() != 2) {
+      fail_tensor(name, fmt::format("data_offsets: expected 2 numbers, found {}", offsets.array->size()));
     }
-    extent.begin = natural(name, "data_offsets", offsets.array[0], kMaxDimension);
-    extent.end = natural(name, "data_offsets", offsets.array[1], kMaxDimension);
+    extent.begin = natural(name, "data_offsets", (*offsets.array)[0], kMaxDimension);
+    extent.end = natural(name, "data_offsets", (*offsets.array)[1], kMaxDimension);
     if (extent.begin > extent.end || extent.end > data_size_) {
       fail_tensor(name, fmt::format("data_offsets: expected a range inside the file's {} bytes of data, found {} to {}",
                                     data_size_, extent.begin, extent.end));

@@ -75,6 +75,22 @@ TEST(Text, escapes_what_a_terminal_must_not_see) {
   EXPECT_LT(escaped(std::string(100000, 'x')).size(), 300U);
 }
 
+TEST(Text, escapes_what_turns_the_direction_of_text_or_cannot_be_seen) {  // X8
+  // Soft hyphen, Arabic letter mark, zero width space to right-to-left mark, line and paragraph separators,
+  // embeddings and overrides, word joiner and isolates, byte order mark, a tag.
+  for (const char* hidden : {"\u00ad", "\u061c", "\u180e", "\u200b", "\u200e", "\u200f", "\u2028", "\u202a", "\u202e",
+                             "\u2060", "\u2066", "\u2069", "\u206f", "\ufe0f", "\ufeff", "\ufff9", "\U000e0041"}) {
+    const std::string text = escaped(std::string("a") + hidden + "b");
+    EXPECT_TRUE(text.starts_with("a\\x") && text.ends_with("b")) << text;
+    for (const char c : text) EXPECT_GT(c, 0x1f) << text;
+  }
+  EXPECT_EQ(escaped("\u202egpj.exe"), "\\xe2\\x80\\xaegpj.exe");
+  for (const char* shown :
+       {"\u00a0", "\u00e9", "\u0627", "\u05d0", "\u2026", "\u2070", "\u4e2d", "\ufffd", "\U0001f600"}) {
+    EXPECT_EQ(escaped(shown), shown);
+  }
+}
+
 TEST(Reducer, combines_neighbours_first) {
   // Values whose sum depends on the order: the fixed tree is ((0+1)+(2+3))+…
   std::array<float, 16> value{};

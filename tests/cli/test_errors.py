@@ -205,13 +205,19 @@ class Weights(ErrorTest):
 
 
 class InputAndOutput(ErrorTest):
-    def test_inputs_that_do_not_fit(self):
+    def test_inputs_that_do_not_fit(self):  # N44
         path = self.folder / "bad.npy"
         for shape, words in (((3, 7), ["7", "8"]), ((8, 3), ["3", "8"]), ((2, 3, 9), ["9", "8"]), ((9,), ["9", "8"]),
                              ((1, 1, 1, 8), ["[1, 1, 1, 8]"]), ((), ["[]"])):
             np.save(path, np.zeros(shape, np.float32))
             self.run_refused(3, ["bad.npy", *words], x=path)
             self.refused(3, ["bad.npy", *words], "verify", self.model, "--input", path)
+
+    def test_a_single_axis_is_one_token(self):  # N45
+        path = self.folder / "one.npy"
+        np.save(path, self.x[0])
+        self.done(*self.run_arguments(x=path))
+        self.assertEqual(np.load(self.out).shape, (8,))
 
     def test_inputs_that_are_not_arrays_of_numbers(self):
         path = self.folder / "bad.npy"

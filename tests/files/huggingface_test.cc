@@ -322,7 +322,7 @@ void expect_stories(const Checkpoint& model, bool bf16) {
   }
 }
 
-TEST(HuggingFaceFiles, of_a_trained_model_hold_its_values) {
+TEST(HuggingFaceFiles, of_a_trained_model_hold_its_values) {  // X1
   SWIGLU_NEEDS_TEST_DATA();
   const auto folder = test_data() / "derived/stories260K";
   expect_stories(Checkpoint::open(folder / "hf_f32"), false);

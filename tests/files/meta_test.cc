@@ -48,7 +48,7 @@ TEST(Params, reads_published_files) {
   EXPECT_EQ(params(R"({"dim": 3072, "ffn_dim_multiplier": 1.0, "multiple_of": 256})").config.hidden, 8192);
 }
 
-TEST(Params, has_the_defaults_of_metas_code) {
+TEST(Params, has_the_defaults_of_metas_code) {  // M11: absent is 256
   const auto meta = params(R"({"dim": 4096})");
   EXPECT_EQ(meta.config.hidden, 11008);
   EXPECT_EQ(meta.config.eps, 1e-5);
@@ -57,18 +57,18 @@ TEST(Params, has_the_defaults_of_metas_code) {
   EXPECT_NE(meta.notes[0].find("norm_eps"), std::string::npos);
 }
 
-TEST(Params, a_null_or_absent_multiplier_is_none) {
+TEST(Params, a_null_or_absent_multiplier_is_none) {  // M08
   EXPECT_EQ(params(R"({"dim": 4096, "ffn_dim_multiplier": null})").config.hidden, 11008);
   EXPECT_EQ(params(R"({"dim": 4096, "ffn_dim_multiplier": null, "multiple_of": null, "quantization_args": null})")
                 .config.hidden,
             11008);
 }
 
-TEST(Params, an_integer_multiplier_is_a_number) {
+TEST(Params, an_integer_multiplier_is_a_number) {  // M10
   EXPECT_EQ(params(R"({"dim": 4096, "ffn_dim_multiplier": 1})").config.hidden, 11008);
 }
 
-TEST(Params, refuses_multipliers_that_are_no_positive_number) {
+TEST(Params, refuses_multipliers_that_are_no_positive_number) {  // M09
   for (const char* value : {"\"1.3\"", "true", "[1.3]", "{}", "NaN", "Infinity", "-Infinity", "0", "0.0", "-1", "-1.3",
                             "1e308", "1e-9", "1e999"}) {
     refuses_params(fmt::format(R"({{"dim": 64, "multiple_of": 1, "ffn_dim_multiplier": {}}})", value), {});
@@ -76,7 +76,7 @@ TEST(Params, refuses_multipliers_that_are_no_positive_number) {
   refuses_params(R"({"dim": 64, "ffn_dim_multiplier": "1.3"})", {"ffn_dim_multiplier", "\"1.3\""});
 }
 
-TEST(Params, refuses_widths_that_are_no_positive_integer) {
+TEST(Params, refuses_widths_that_are_no_positive_integer) {  // M11, M12
   for (const char* key : {"multiple_of", "hidden_dim", "intermediate_size", "n_layers"}) {
     for (const char* value :
          {"0", "-256", "256.0", "\"256\"", "true", "1099511627776", "18446744073709551616", "[256]", "NaN"}) {
@@ -97,7 +97,7 @@ TEST(Params, refuses_an_eps_that_is_no_small_number) {
   }
 }
 
-TEST(Params, an_explicit_width_wins_over_the_recipe) {
+TEST(Params, an_explicit_width_wins_over_the_recipe) {  // M13
   EXPECT_EQ(params(R"({"dim": 2048, "hidden_dim": 6400})").config.hidden, 6400);
   EXPECT_EQ(params(R"({"dim": 2048, "intermediate_size": 6400, "multiple_of": 256})").width_origin,
             "intermediate_size");
@@ -105,7 +105,7 @@ TEST(Params, an_explicit_width_wins_over_the_recipe) {
   refuses_params(R"({"dim": 2048, "intermediate_size": 6400, "hidden_dim": 6401})", {"6400", "6401"});
 }
 
-TEST(Params, refuses_what_is_not_computed_by_name) {
+TEST(Params, refuses_what_is_not_computed_by_name) {  // M15
   for (const char* key : {"quantization_args", "lora_args", "moe_args", "ffn_exp", "moe"}) {
     refuses_params(fmt::format(R"({{"dim": 64, "{}": {{"group_size": 32}}}})", key), {key}, ErrorCode::unsupported);
   }
@@ -258,7 +258,7 @@ TEST(Meta, lists_tensors_merged) {
   EXPECT_EQ(contents.tensors[7].shape, (std::vector<std::int64_t>{kDim}));
 }
 
-TEST(Meta, sorts_shards_by_number) {
+TEST(Meta, sorts_shards_by_number) {  // M03
   Folder folder;
   folder.params(fmt::format(R"({{"dim": {}, "n_layers": 2, "hidden_dim": {}}})", kDim, kShare * 11));
   for (std::int64_t i = 0; i < 11; ++i) folder.shard(fmt::format("consolidated.{}.pth", i), shard_tensors(2, i));
@@ -275,7 +275,7 @@ TEST(Meta, only_consolidated_files_are_shards) {
   EXPECT_EQ(folder.open().shards, 2);
 }
 
-TEST(Meta, names_a_missing_shard) {
+TEST(Meta, names_a_missing_shard) {  // M02
   Folder folder;
   folder.sound(4);
   std::filesystem::remove(folder.folder / "consolidated.02.pth");
@@ -290,7 +290,7 @@ TEST(Meta, names_a_missing_shard) {
   none.refuses(ErrorCode::not_found, {"consolidated.00.pth"});
 }
 
-TEST(Meta, a_missing_last_shard_shows_in_the_width) {
+TEST(Meta, a_missing_last_shard_shows_in_the_width) {  // M01
   Folder folder;
   folder.sound(2);
   std::filesystem::remove(folder.folder / "consolidated.01.pth");
@@ -305,7 +305,7 @@ TEST(Meta, a_missing_last_shard_shows_in_the_width) {
   expect_error(ErrorCode::shape, {"8", "4"}, [&] { (void)folder.open(confirmed); });
 }
 
-TEST(Meta, names_both_widths_when_the_recipe_is_wrong) {
+TEST(Meta, names_both_widths_when_the_recipe_is_wrong) {  // M14
   Folder folder;
   folder.sound(1).params(R"({"dim": 6, "n_layers": 2, "multiple_of": 4, "ffn_dim_multiplier": 1.3})");
   folder.refuses(ErrorCode::shape, {"params.json", "width 20", "ffn_dim_multiplier 1.3", "found 4"});
@@ -317,7 +317,7 @@ TEST(Meta, names_both_dims) {
   folder.refuses_layer(ErrorCode::shape, {"params.json", "dim is 8", "have 6"});
 }
 
-TEST(Meta, refuses_unequal_shares) {
+TEST(Meta, refuses_unequal_shares) {  // M04
   Folder folder;
   auto tensors = shard_tensors(1, 1);
   for (auto& t : layer_tensors(1, 1, kShare - 1)) tensors.push_back(t);
@@ -330,7 +330,7 @@ TEST(Meta, refuses_unequal_shares) {
   EXPECT_FALSE(folder.open(collect).layers[0].fault.has_value());  // the other layer is sound
 }
 
-TEST(Meta, refuses_shapes_that_contradict_each_other) {
+TEST(Meta, refuses_shapes_that_contradict_each_other) {  // M05
   const auto with = [](std::size_t tensor, std::vector<std::int64_t> shape) {
     auto tensors = shard_tensors(2, 0);
     FloatTensor& t = tensors[1 + tensor];
@@ -357,7 +357,7 @@ TEST(Meta, refuses_shapes_that_contradict_each_other) {
   folder.refuses_layer(ErrorCode::shape, {"layers.0.feed_forward.w1.weight", "[4, 6]", "[4, 6, 1]"});
 }
 
-TEST(Meta, refuses_norms_that_differ_between_shards) {
+TEST(Meta, refuses_norms_that_differ_between_shards) {  // M06
   Folder folder;
   auto tensors = shard_tensors(2, 1);
   tensors[4].values[2] = std::nextafter(tensors[4].values[2], 1e9F);
@@ -366,7 +366,7 @@ TEST(Meta, refuses_norms_that_differ_between_shards) {
                        {"consolidated.01.pth", "layers.0.ffn_norm.weight", "consolidated.00.pth", "element 2"});
 }
 
-TEST(Meta, names_what_one_shard_lacks) {
+TEST(Meta, names_what_one_shard_lacks) {  // M07
   Folder folder;
   folder.sound(2).shard("consolidated.01.pth", shard_tensors(1, 1));
   folder.refuses_layer(ErrorCode::not_found, {"consolidated.01.pth", "layer 1", "layers.1.feed_forward.w1.weight"}, 1);
@@ -394,7 +394,7 @@ std::string shard_of_type(const std::string& type, std::int64_t item) {
   return zip_bytes(torch_parts(p::whole(p::dict({{"model", p::dict(pairs)}})), storages));
 }
 
-TEST(Meta, refuses_types_that_differ_between_shards) {
+TEST(Meta, refuses_types_that_differ_between_shards) {  // M17, M18
   Folder folder;
   folder.params(R"({"dim": 6, "n_layers": 1, "hidden_dim": 8})");
   write_file(folder.folder / "consolidated.00.pth", shard_of_type("BFloat16Storage", 2));
@@ -422,7 +422,7 @@ TEST(Meta, refuses_experts_and_biases_by_name) {
   }
 }
 
-TEST(Meta, compares_the_number_of_layers) {
+TEST(Meta, compares_the_number_of_layers) {  // M20
   Folder folder;
   folder.sound(1).params(R"({"dim": 6, "n_layers": 3, "hidden_dim": 4})");
   folder.refuses(ErrorCode::not_found, {"params.json", "n_layers is 3", "2 layers", "layer 2 is missing"});
@@ -564,7 +564,7 @@ void expect_stories(const std::string& folder, std::int64_t shards, std::int64_t
   }
 }
 
-TEST(Meta, reads_the_real_model_bit_for_bit) {
+TEST(Meta, reads_the_real_model_bit_for_bit) {  // X1
   SWIGLU_NEEDS_TEST_DATA();
   expect_stories("meta_mp1_f32", 1, 5, DType::f32);
 }

@@ -42,7 +42,7 @@ std::string refusal(const fs::path& path, ErrorCode code = ErrorCode::format) {
   return "";
 }
 
-TEST(NpyFiles, reads_the_same_input_from_five_encodings) {
+TEST(NpyFiles, reads_the_same_input_from_five_encodings) {  // N14, N18, N34, N46
   SWIGLU_NEEDS_TEST_DATA();
   const fs::path data = testing::test_data() / "derived" / "stories260K";
   const Array x = read_npy(data / "x.npy");
@@ -93,7 +93,7 @@ TEST(NpyFiles, reads_numpys_own_files_and_writes_their_bytes) {
   }
 }
 
-TEST(NpyFiles, refuses_pickled_objects) {
+TEST(NpyFiles, refuses_pickled_objects) {  // N16
   SWIGLU_NEEDS_TEST_DATA();
   for (const char* name : {"py2-np0-objarr.npy", "py2-objarr.npy", "py3-objarr.npy"}) {
     EXPECT_NE(refusal(testing::test_data() / "npy/numpy" / name, ErrorCode::unsupported).find("pickled"),
@@ -101,7 +101,7 @@ TEST(NpyFiles, refuses_pickled_objects) {
   }
 }
 
-TEST(NpyFiles, refuses_several_arrays_in_one_file_and_other_types_of_real_files) {
+TEST(NpyFiles, refuses_several_arrays_in_one_file_and_other_types_of_real_files) {  // N27
   SWIGLU_NEEDS_TEST_DATA();
   const fs::path data = testing::test_data() / "npy";
   EXPECT_NE(refusal(data / "iree/multiple.npy").find("more than one array"), std::string::npos);

@@ -45,7 +45,7 @@ std::vector<T> read_npy_v1(const std::filesystem::path& path, const std::string&
   return read_elements<T>(path, 10 + length, count);
 }
 
-TEST(Reference, agrees_with_the_goldens_of_a_trained_model) {
+TEST(Reference, agrees_with_the_goldens_of_a_trained_model) {  // X2: swapped, gate and up would fit too
   SWIGLU_NEEDS_TEST_DATA();
   constexpr std::int64_t kDim = 64, kHidden = 172, kLayers = 5, kTokens = 4;
   constexpr std::size_t kMatrix = kDim * kHidden;
