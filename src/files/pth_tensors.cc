@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/text.h"
+#include "files/blocks.h"
 #include "files/pth.h"
 
 namespace swiglu::files {
@@ -82,6 +83,7 @@ TensorTable place_tensors(const PickledState& state, const std::vector<std::uint
     StoredTensor stored;
     stored.dtype_name = tensor.type->name;
     stored.dtype = tensor.type->dtype;
+    if (!tensor.type->encoding.empty()) stored.encoding = find_encoding(tensor.type->encoding);
     stored.shape = tensor.sizes;
     stored.strides = view.strides();
     stored.offset = offsets[tensor.storage] + static_cast<std::uint64_t>(tensor.offset) * item;
