@@ -18,7 +18,8 @@ namespace swiglu::files {
 struct TorchType {
   std::string_view name;  ///< "torch.BFloat16Storage", "torch.float8_e4m3fn"
   std::int64_t item_bytes;
-  std::optional<DType> dtype;  ///< nullopt: known, but not something we compute with
+  std::optional<DType> dtype;     ///< nullopt: known, but not something we compute with
+  std::string_view encoding = {};  ///< what find_encoding (blocks.h) knows it by, or ""
 };
 
 /// A storage that is a part of another one, which has the same type and holds all of it.

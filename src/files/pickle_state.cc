@@ -1,8 +1,8 @@
 // What the values of a pickle mean: calls of the allowed names, persistent ids of storages, and the
 // state dict that comes out. Claims about tensors are checked for type and arity here; whether they fit
 // their storages is the caller's question.
+#include <algorithm>
 #include <iterator>
-#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -227,13 +227,18 @@ PickledState Machine::collect(Index root) {
       break;  // one look at most: a name that repeats must not cost a walk each time
     }
   }
-  std::set<std::string_view> seen;  // ordered: no names can be chosen to collide
   const std::vector<Index> pairs = items(dict);
+  std::vector<std::string_view> names;  // sorted, not hashed: no names can be chosen to collide
   for (std::size_t i = 0; i < pairs.size(); i += 2) {
-    if (node(pairs[i]).kind != Kind::string) continue;  // no tensor we want is called so
+    if (node(pairs[i]).kind == Kind::string) names.push_back(text(pairs[i]));
+  }
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  if (twice != names.end()) fail(fmt::format("expected each name once, found '{}' twice", escaped(*twice)));
+  for (std::size_t i = 0; i < pairs.size(); i += 2) {
+    // No tensor we want is called by anything but a string.
+    if (node(pairs[i]).kind != Kind::string || node(pairs[i + 1]).kind != Kind::tensor) continue;
     std::string_view name = text(pairs[i]);
-    if (!seen.insert(name).second) fail(fmt::format("expected each name once, found '{}' twice", escaped(name)));
-    if (node(pairs[i + 1]).kind != Kind::tensor) continue;
     for (bool stripped = true; stripped;) {
       stripped = false;
       for (const std::string_view prefix : {"module.", "_orig_mod."}) {

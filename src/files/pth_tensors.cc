@@ -66,12 +66,6 @@ class View {
   const std::string& name_;
 };
 
-const Encoding* encoding_of(std::string_view type) {
-  if (type == "torch.float8_e4m3fn") return find_encoding("F8_E4M3");
-  if (type == "torch.float8_e5m2") return find_encoding("F8_E5M2");
-  return nullptr;
-}
-
 }  // namespace
 
 TensorTable place_tensors(const PickledState& state, const std::vector<std::uint64_t>& offsets,
@@ -89,7 +83,7 @@ TensorTable place_tensors(const PickledState& state, const std::vector<std::uint
     StoredTensor stored;
     stored.dtype_name = tensor.type->name;
     stored.dtype = tensor.type->dtype;
-    stored.encoding = encoding_of(tensor.type->name);
+    if (!tensor.type->encoding.empty()) stored.encoding = find_encoding(tensor.type->encoding);
     stored.shape = tensor.sizes;
     stored.strides = view.strides();
     stored.offset = offsets[tensor.storage] + static_cast<std::uint64_t>(tensor.offset) * item;

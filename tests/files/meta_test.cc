@@ -497,7 +497,7 @@ TEST(Meta, refuses_empty_matrices) {
   expect_error(ErrorCode::shape, {"x.pth", "dim", "found 0"}, [&] { (void)files::open_pth(*other, {}); });
 }
 
-TEST(Meta, an_expanded_matrix_is_refused_by_its_shape) {
+TEST(Meta, an_expanded_matrix_is_refused_by_its_shape) {  // P59
   const std::string huge = p::tensor(p::storage("0", 1), 0, {std::int64_t{1} << 40, std::int64_t{1} << 19}, {0, 0});
   const BytesFile file(
       zip_bytes(torch_parts(p::whole(p::dict({{"layers.0.feed_forward.w1.weight", huge}})), {"abcd"})));
