@@ -28,7 +28,8 @@ class Readers(CommandTest):
     def make(self, dtype):
         """A folder of synth, and its weights as float32 by role and layer."""
         model = self.folder / f"from_{dtype}"
-        self.done("synth", "--dim", DIM, "--hidden", HIDDEN, "--layers", LAYERS, "--dtype", dtype, "-o", model)
+        if not model.exists():
+            self.done("synth", "--dim", DIM, "--hidden", HIDDEN, "--layers", LAYERS, "--dtype", dtype, "-o", model)
         tensors = read_safetensors(model / "model.safetensors")
         def floats(name):
             kind, array = tensors[name]
