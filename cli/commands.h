@@ -60,6 +60,7 @@ int verify(const VerifyOptions& options);
 struct CompareOptions {
   std::filesystem::path a, b;
   std::optional<std::int64_t> layer;  ///< nothing: all
+  std::optional<std::int64_t> expert;
   std::optional<std::filesystem::path> input;
   bool allow_rounding = false;
   int threads = 0;

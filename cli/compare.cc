@@ -106,7 +106,7 @@ int compare(const CompareOptions& options) {
   report.threads = pool.threads();
   {
     Meter meter("comparing");
-    ModelPair models(pair.a, pair.b, pool, meter);
+    ModelPair models(pair.a, pair.b, options.expert, pool, meter);
     for (const std::int64_t number : layers) {
       report.layers.push_back(models.compare_layer(number, inputs, std::ssize(report.layers), std::ssize(layers)));
     }

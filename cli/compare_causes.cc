@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
+#include <tuple>
+#include <utility>
 
 #include "compare_orders.h"
 #include "compare_units.h"
@@ -16,6 +19,34 @@ namespace swiglu::cli {
 namespace {
 
 constexpr std::array kWeights = {Role::gate, Role::up, Role::down};
+
+/// Relative errors of ggml's quantisers, and of 8-bit floats with a scale for each row, on trained weights; 0 for types
+/// that are read as they are. With the margin normal random weights are within it too.
+constexpr double kMargin = 1.5;
+double error_of_type(std::string_view type) {
+  constexpr std::pair<std::string_view, double> kErrors[] = {{"Q8_0", .0054},
+                                                             {"Q6_K", .0177},
+                                                             {"Q5_1", .0374},
+                                                             {"Q5_0", .0431},
+                                                             {"Q5_K", .0361},
+                                                             {"Q4_1", .0765},
+                                                             {"Q4_0", .0856},
+                                                             {"Q4_K", .0707},
+                                                             {"Q3_K", .149},
+                                                             {"Q2_K", .296},
+                                                             {"IQ4_NL", .08},
+                                                             {"IQ4_XS", .08},
+                                                             {"MXFP4", .116},
+                                                             {"NVFP4", .116},
+                                                             {"F8_E4M3", .027},
+                                                             {"F8_E5M2", .054},
+                                                             {"torch.float8_e4m3fn", .027},
+                                                             {"torch.float8_e5m2", .054}};
+  for (const auto& [name, error] : kErrors) {
+    if (name == type) return error;
+  }
+  return 0;
+}
 
 class Explainer {
  public:
@@ -37,6 +68,7 @@ class Explainer {
     norm_folded();
     numbers();
     other_layers();
+    quantised();
     unknown();
     return std::move(causes_);
   }
@@ -234,6 +266,24 @@ class Explainer {
              "mend the numbers of the layers where one of them was written",
              fmt::format("{} holds what {} holds {} layer{} {}", bad, good, by, by == 1 ? "" : "s",
                          *from > e_.layer ? "later" : "earlier"),
+             false});
+      }
+    }
+  }
+
+  /// Last, because it is the size of the error that speaks for it, not its kind: nothing else leaves so small a one.
+  void quantised() {
+    for (const Role role : kRoles) {
+      if (!open(role) || e_.matrices[role].match != Match::different) continue;
+      const double error = e_.matrices[role].relative_error;
+      for (const auto& [side, other, type] : {std::tuple{"B", "A", e_.type_b[role]}, {"A", "B", e_.type_a[role]}}) {
+        if (!open(role) || error > kMargin * error_of_type(type)) continue;
+        add({"quantised",
+             {role},
+             fmt::format("{} holds them as {}, and an error of {:.1e} is what that type leaves of {}'s", side, type,
+                         error, other),
+             "",
+             fmt::format("{} holds them as {}, and the error is what that type leaves of {}'s", side, type, other),
              false});
       }
     }

@@ -34,6 +34,7 @@ struct Evidence {
   std::int64_t layer = 0;  ///< its number
   std::int64_t hidden_a = 0, hidden_b = 0;
   std::vector<float> norm_a, norm_b;
+  ByRole<std::string> type_a, type_b;  ///< the files' names of the elements' types, "Q4_K"
   ByRole<Comparison> matrices;
   ByRole<Hashes> a, b;  ///< of values rounded to one type for both
   // Looked for only if nothing before explains a matrix:

@@ -44,6 +44,16 @@ DType norm_type(const Checkpoint& model, std::int64_t layer) {
   return DType::f32;
 }
 
+/// What the file calls the type of a matrix. An expert's tensor, or that of gate and up together, counts for each.
+std::string stored_type(const Checkpoint& model, std::int64_t layer, Role role) {
+  for (const TensorInfo& tensor : model.tensors()) {
+    if (tensor.layer != layer) continue;
+    const bool both = tensor.role == "gate and up" && (role == Role::gate || role == Role::up);
+    if (both || tensor.role == name_of(role)) return tensor.dtype;
+  }
+  return "";
+}
+
 /// The type that holds the least of the two: what both have to be rounded to before hashes can agree.
 DType narrower(DType a, DType b) {
   for (const DType type : {DType::bf16, DType::f16, DType::f32}) {
@@ -84,7 +94,8 @@ LayerComparison ModelPair::compare_layer(std::int64_t number, const std::vector<
   const auto label = [&](const char* what) { meter_.label(fmt::format("layer {}: {}", number, what)); };
   label("reading");
   {
-    const LayerSource a = unpack(a_.layer(number), pool_.runner()), b = unpack(b_.layer(number), pool_.runner());
+    const LayerSource a = unpack(layer_of(a_, number), pool_.runner()),
+                      b = unpack(layer_of(b_, number), pool_.runner());
     result.compute = all_bf16(a, Compute::automatic) && all_bf16(b, Compute::automatic) ? Compute::bf16 : Compute::f32;
     label("comparing");
     const std::int64_t elements = a.config.dim * (3 * a.config.hidden + 1);
@@ -126,7 +137,7 @@ std::vector<std::vector<float>> ModelPair::run(const Checkpoint& model, const La
   if (inputs.empty()) return outputs;
   Options options;
   options.compute = result.compute;
-  const FeedForward layer(model.layer(result.layer), pool_, options);
+  const FeedForward layer(layer_of(model, result.layer), pool_, options);
   for (const Input& input : inputs) {
     outputs.emplace_back(input.h.size());
     run_rows(layer, input.h, outputs.back(), 0, input.tokens);
@@ -141,6 +152,10 @@ void ModelPair::diagnose(LayerComparison& result, const LayerSource& a, const La
   evidence.hidden_b = b.config.hidden;
   evidence.norm_a = a.norm;
   evidence.norm_b = b.norm;
+  for (const Role role : kRoles) {
+    evidence.type_a[role] = stored_type(a_, result.layer, role);
+    evidence.type_b[role] = stored_type(b_, result.layer, role);
+  }
   evidence.matrices = result.matrices;
   DType weights = DType::f64;
   for (const Role role : {Role::gate, Role::up, Role::down}) {
@@ -175,7 +190,7 @@ std::optional<std::int64_t> ModelPair::find_layer(const Checkpoint& model, std::
   const auto sample = hash_some_rows(matrix, type);
   for (const SomeRows& other : rows_of(model, types)) {
     if (other.layer == layer || other.hashes[role] != sample) continue;
-    const LayerSource source = unpack(model.layer(other.layer), pool_.runner());
+    const LayerSource source = unpack(layer_of(model, other.layer), pool_.runner());
     if (hash_matrix(*source_of(source, role), type, pool_) == hashes) return other.layer;
   }
   return std::nullopt;
@@ -185,7 +200,7 @@ const std::vector<ModelPair::SomeRows>& ModelPair::rows_of(const Checkpoint& mod
   std::vector<SomeRows>& layers = rows_of_[{&model, types}];
   if (!layers.empty()) return layers;
   for (const std::int64_t number : model.layer_numbers()) {
-    const LayerSource layer = unpack(model.layer(number), pool_.runner());
+    const LayerSource layer = unpack(layer_of(model, number), pool_.runner());
     layers.push_back({number, {}});
     for (const Role role : kRoles) {
       const DType type = role == Role::norm ? types.second : types.first;

@@ -33,8 +33,10 @@ struct LayerComparison {
 /// Both checkpoints, and what has been found out about all their layers.
 class ModelPair {
  public:
-  ModelPair(const Checkpoint& a, const Checkpoint& b, ThreadPool& pool, Meter& meter)
-      : a_(a), b_(b), pool_(pool), meter_(meter) {}
+  /// `expert` is for those of the two that are mixtures.
+  ModelPair(const Checkpoint& a, const Checkpoint& b, std::optional<std::int64_t> expert, ThreadPool& pool,
+            Meter& meter)
+      : a_(a), b_(b), expert_(expert), pool_(pool), meter_(meter) {}
 
   /// `done` of `layers` are behind. `inputs` are empty if dim differs.
   [[nodiscard]] LayerComparison compare_layer(std::int64_t number, const std::vector<Input>& inputs, std::int64_t done,
@@ -47,6 +49,9 @@ class ModelPair {
     ByRole<std::vector<std::uint64_t>> hashes;
   };
 
+  [[nodiscard]] LayerSource layer_of(const Checkpoint& model, std::int64_t number) const {
+    return model.layer(number, model.experts() > 0 ? expert_ : std::nullopt);
+  }
   void diagnose(LayerComparison& result, const LayerSource& a, const LayerSource& b);
   /// Which other layer of `model` has the matrix with these hashes.
   std::optional<std::int64_t> find_layer(const Checkpoint& model, std::int64_t layer, Role role,
@@ -57,6 +62,7 @@ class ModelPair {
 
   const Checkpoint& a_;
   const Checkpoint& b_;
+  std::optional<std::int64_t> expert_;
   ThreadPool& pool_;
   Meter& meter_;
   std::map<std::pair<const Checkpoint*, Types>, std::vector<SomeRows>> rows_of_;

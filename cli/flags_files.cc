@@ -55,6 +55,7 @@ CLI::App* add_compare(CLI::App& app, CompareOptions& o) {
   flag(c, "--layer", "N|all", "Which layer, from 0 (default: all)", [&o](const std::string& text) {
     if (text != "all") o.layer = parse_whole("--layer", text, 0);
   });
+  expert_flag(c, o.expert);
   flag(c, "--input", "X.npy", "[tokens, dim] to run both on (default: 4 normal and 4 heavy-tailed tokens from a seed)",
        [&o](const std::string& text) { o.input = text; });
   c->add_flag("--allow-rounding", o.allow_rounding, "Weights that are equal after rounding exit with 0 too");

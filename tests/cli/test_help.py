@@ -10,7 +10,7 @@ FLAGS = {
     "run": {"--expert", "--layer", "--input", "-o", "--output", "--part", "--compute", "--storage", "--numerics", "--threads",
             "--dtype", "--input-dtype", "--eps", "--hidden", "--map"},
     "verify": {"--expert", "--layer", "--input", "--threads", "--compute", "--map", "--json"},
-    "compare": {"--layer", "--input", "--allow-rounding", "--threads", "--eps", "--hidden", "--json"},
+    "compare": {"--expert", "--layer", "--input", "--allow-rounding", "--threads", "--eps", "--hidden", "--json"},
     "pack": {"--expert", "--layers", "--compute", "--storage", "--threads", "--eps", "--hidden", "-o", "--output"},
     "convert": {"--format", "--shards", "--dtype", "--layers", "--expert", "--eps", "--hidden"},
     "synth": {"--preset", "--dim", "--hidden", "--layers", "--format", "--shards", "--dtype", "--seed", "-o", "--output"},

@@ -76,7 +76,8 @@ TEST(PthHostile, the_work_of_calls_is_limited) {
 TEST(PthHostile, long_prefixes_and_long_numbers_are_read_once) {
   std::string name;
   for (int i = 0; i < 1000000; ++i) name += i % 2 == 0 ? "module." : "_orig_mod.";
-  quickly([&] { EXPECT_EQ(read_pickle(p::whole("}" + p::text(name + "w") + kTensor + "s"), "x").tensors.size(), 1U); });
+  const std::string pickle = p::whole(std::string("}").append(p::text(name + "w")).append(kTensor).append("s"));
+  quickly([&] { EXPECT_EQ(read_pickle(pickle, "x").tensors.size(), 1U); });
   refuses_quickly(std::string("L") + std::string(10000000, '9') + "\n", {"a huge integer"}, ErrorCode::format);
   refuses_quickly(std::string("\x8b") + little(10000000, 4) + std::string(10000000, '\1'), {"a huge integer"},
                   ErrorCode::format);
