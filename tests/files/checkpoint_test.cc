@@ -62,7 +62,7 @@ TEST_F(Checkpoints, a_header_length_is_no_mark_of_another_format) {
   const auto length =
       static_cast<std::size_t>(static_cast<unsigned char>(bytes[0]) | static_cast<unsigned char>(bytes[1]) << 8);
   const std::string header = bytes.substr(8, length), data = bytes.substr(8 + length);
-  for (const std::size_t mark : {0x0480, 0x0580, 0x8b1f}) {  // pickles of protocol 4 and 5, gzip
+  for (const std::size_t mark : {0x0480UL, 0x0580UL, 0x8b1fUL}) {  // pickles of protocol 4 and 5, gzip
     ASSERT_LE(length, mark);
     write_file(folder_ / "m", testing::container(header + std::string(mark - length, ' '), data));
     EXPECT_EQ(Checkpoint::open(folder_ / "m").layers(), 2) << mark;
