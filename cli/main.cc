@@ -89,6 +89,9 @@ int run_command_line(int argc, char** argv) {
     if (fault.get_exit_code() == 0) return app.exit(fault);  // --help, --version
     std::string text = fault.what();
     std::replace(text.begin(), text.end(), '\n', ' ');
+    for (const Command& command : commands) {
+      if (argc > 1 && command.app->get_name() == argv[1]) text += fmt::format(" (swiglu {} --help)", argv[1]);
+    }
     throw Error(ErrorCode::usage, text);
   }
   for (const Command& command : commands) {

@@ -149,8 +149,9 @@ void check_expert(std::int64_t experts, std::optional<std::int64_t> expert) {
     throw Error(ErrorCode::usage, fmt::format("expert {}: the checkpoint is no mixture of experts", *expert));
   }
   if (experts > 0 && !(expert && *expert >= 0 && *expert < experts)) {
-    throw Error(ErrorCode::usage, fmt::format("expert: expected one of 0 to {}, as each layer is a mixture, found {}",
-                                              experts - 1, expert ? std::to_string(*expert) : "none"));
+    throw Error(ErrorCode::usage,
+                fmt::format("expert: expected one of 0 to {} (each layer is a mixture; --expert names one), found {}",
+                            experts - 1, expert ? std::to_string(*expert) : "none"));
   }
 }
 

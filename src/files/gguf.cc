@@ -164,7 +164,10 @@ class Reader {
     out_.version = u32("a version");
     if (out_.version == 2 || out_.version == 3) return;
     if (out_.version != 0 && (out_.version & 0xffffU) == 0) {
-      fail("a big-endian GGUF file, which is not supported: expected little-endian", ErrorCode::unsupported);
+      fail(
+          "a big-endian GGUF file, which is not supported: expected little-endian (gguf_convert_endian.py of llama.cpp "
+          "makes one)",
+          ErrorCode::unsupported);
     }
     fail(fmt::format("expected GGUF version 2 or 3, found {}{}", out_.version,
                      out_.version == 1 ? " (write the file anew with a current program)" : ""),

@@ -96,8 +96,8 @@ class PartReader {
     if (!missing_.empty()) {
       report(contents_, options_,
              Error(ErrorCode::not_found,
-                   fmt::format("{}: the parts {} of {} are missing beside it ({})", where_, ranges_text(missing_),
-                               count, escaped(prefix + tail(missing_.front())))));
+                   fmt::format("{}: missing beside it: part {} of {} ({})", where_, ranges_text(missing_), count,
+                               escaped(prefix + tail(missing_.front())))));
     }
   }
 

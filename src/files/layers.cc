@@ -55,7 +55,7 @@ class LayerBuilder {
                               weights_.where, escaped(name)));
     }
     contents_.notes.push_back(
-        fmt::format("{}: no feed-forward among {} tensors", weights_.where, weights_.table.size()));
+        fmt::format("{}: no feed-forward among its tensors ({})", weights_.where, weights_.table.size()));
   }
 
   void list_tensors() {

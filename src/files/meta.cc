@@ -61,7 +61,7 @@ class Merger {
                               escaped(shard.file->name()), escaped(name)));
     }
     contents_.notes.push_back(
-        fmt::format("{}: no feed-forward among {} tensors", where_, shards_.front().table.size()));
+        fmt::format("{}: no feed-forward among its tensors ({})", where_, shards_.front().table.size()));
   }
 
   void list_tensors() {

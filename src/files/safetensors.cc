@@ -181,7 +181,8 @@ class Reader {
     extent.begin = natural(name, "data_offsets", (*offsets.array)[0], kMaxDimension);
     extent.end = natural(name, "data_offsets", (*offsets.array)[1], kMaxDimension);
     if (extent.begin > extent.end || extent.end > data_size_) {
-      fail_tensor(name, fmt::format("data_offsets: expected a range inside the file's {} bytes of data, found {} to {}",
+      fail_tensor(name, fmt::format("data_offsets: expected a range inside the file's {} bytes of data, found {} to "
+                                    "{}: is the file cut short?",
                                     data_size_, extent.begin, extent.end));
     }
     if (extent.end - extent.begin != bits / 8) {

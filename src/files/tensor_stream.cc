@@ -18,8 +18,8 @@ std::int64_t OutputTensor::bytes() const noexcept { return rows * stored_bytes(s
 void set_types(OutputTensor& tensor, const CheckpointRecipe& recipe) {
   tensor.given = recipe.given ? recipe.given(tensor.layer, tensor.role) : recipe.dtype;
   if (static_cast<int>(tensor.given) > static_cast<int>(DType::f64)) {
-    throw Error(ErrorCode::usage, fmt::format("write_checkpoint: unknown element type given for {} of layer {}",
-                                              tensor.role, tensor.layer));
+    throw Error(ErrorCode::usage,
+                fmt::format("unknown element type given for {} of layer {}", tensor.role, tensor.layer));
   }
   tensor.stored = tensor.role == "norm" ? tensor_type(tensor.given) : recipe.type.value_or(tensor_type(tensor.given));
 }
@@ -54,8 +54,8 @@ std::int64_t total_bytes(const std::vector<OutputTensor>& tensors) noexcept {
 std::vector<std::vector<OutputTensor>> distribute(std::vector<OutputTensor> tensors, const CheckpointRecipe& recipe) {
   const auto shards = static_cast<std::size_t>(recipe.shards);
   if (shards > tensors.size()) {
-    throw Error(ErrorCode::usage, fmt::format("write_checkpoint: {} shards for {} tensors; expected at most one each",
-                                              recipe.shards, tensors.size()));
+    throw Error(ErrorCode::usage,
+                fmt::format("{} shards for {} tensors; expected at most one each", recipe.shards, tensors.size()));
   }
   const auto total = static_cast<double>(total_bytes(tensors));
   std::vector<std::vector<OutputTensor>> files(shards);
@@ -99,12 +99,11 @@ void TensorStream::append(OutputFile& file, const OutputTensor& tensor,
         stored_.resize(static_cast<std::size_t>(stored_bytes(tensor.stored, rows * cols)));
         const Converted result = convert(rows * cols);
         if (result.done < rows * cols) {
-          throw Error(
-              ErrorCode::unsupported,
-              fmt::format("write_checkpoint: {}: elements {} to {} of row {} hold NaN, Inf or too large a number "
-                          "for a block of {}",
-                          tensor.name, c + result.done % cols, c + result.done % cols + kQuantBlock - 1,
-                          r + result.done / cols, name_of(tensor.stored)));
+          throw Error(ErrorCode::unsupported,
+                      fmt::format("{}: elements {} to {} of row {} hold NaN, Inf or too large a number "
+                                  "for a block of {}",
+                                  tensor.name, c + result.done % cols, c + result.done % cols + kQuantBlock - 1,
+                                  r + result.done / cols, name_of(tensor.stored)));
         }
         overflowed_ += result.overflowed;
         slice = stored_;

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kMaxLayers = 10000;  // far beyond any model; keeps headers within what readers accept
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorCode::usage, "write_checkpoint: " + text); }
+[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorCode::usage, text); }
 
 void check(const CheckpointRecipe& recipe, const FillTensor& fill) {
   const FfnConfig& config = recipe.config;

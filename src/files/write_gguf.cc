@@ -114,13 +114,13 @@ std::vector<std::string> settle_types(std::vector<OutputTensor>& tensors) {
 void check_recipe(const CheckpointRecipe& recipe) {
   constexpr std::int64_t kMost = 0xffffffff;  // keys for sizes are u32
   if (recipe.config.dim > kMost || recipe.config.hidden > kMost) {
-    throw Error(ErrorCode::usage, fmt::format("write_checkpoint: GGUF holds sizes up to {}, found dim {} and hidden {}",
-                                              kMost, recipe.config.dim, recipe.config.hidden));
+    throw Error(ErrorCode::usage, fmt::format("GGUF holds sizes up to {}, found dim {} and hidden {}", kMost,
+                                              recipe.config.dim, recipe.config.hidden));
   }
   const auto eps = static_cast<float>(recipe.config.eps);
   if (!(eps > 0) || !std::isfinite(eps)) {
-    throw Error(ErrorCode::usage, fmt::format("write_checkpoint: GGUF holds eps as f32, which {} does not fit",
-                                              json_number(recipe.config.eps)));
+    throw Error(ErrorCode::usage,
+                fmt::format("GGUF holds eps as f32, which {} does not fit", json_number(recipe.config.eps)));
   }
 }
 

@@ -233,9 +233,8 @@ void check_shards(const CheckpointRecipe& recipe) {
   for (int count = 1; count <= kMaxShards; ++count) {
     if (recipe.config.hidden % count == 0) good += fmt::format("{}{}", count == 1 ? "" : ", ", count);
   }
-  throw Error(ErrorCode::usage,
-              fmt::format("write_checkpoint: hidden {} cannot be split into {} shards; expected one of {}",
-                          recipe.config.hidden, recipe.shards, good));
+  throw Error(ErrorCode::usage, fmt::format("hidden {} cannot be split into {} shards; expected one of {}",
+                                            recipe.config.hidden, recipe.shards, good));
 }
 
 }  // namespace

@@ -243,10 +243,10 @@ TEST_F(HuggingFace, opens_files_without_feed_forward_as_having_no_layers) {
   write("bare.safetensors", SafetensorsBuilder().add("embed", "I64", {3}, 8).bytes());
   const Checkpoint bare = Checkpoint::open(folder_ / "bare.safetensors");
   EXPECT_EQ(bare.layers(), 0);
-  EXPECT_TRUE(has_note(bare, "no feed-forward among 1 tensors"));
+  EXPECT_TRUE(has_note(bare, "no feed-forward among its tensors (1)"));
   write("model.safetensors", container("{}"));
   EXPECT_EQ(open().layers(), 0);
-  EXPECT_TRUE(has_note(open(), "no feed-forward among 0 tensors"));
+  EXPECT_TRUE(has_note(open(), "no feed-forward among its tensors (0)"));
 }
 
 TEST_F(HuggingFace, a_bare_file_says_which_eps_it_takes) {
