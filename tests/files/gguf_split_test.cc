@@ -72,7 +72,7 @@ TEST_F(GgufSplit, is_not_opened_by_another_part) {  // G61
 
 TEST_F(GgufSplit, needs_all_its_parts) {
   std::filesystem::remove(path(1));
-  refused(ErrorCode::not_found, {"parts 2 of 3", "my %s model-00002-of-00003.gguf"});
+  refused(ErrorCode::not_found, {"part 2 of 3", "my %s model-00002-of-00003.gguf"});
   OpenOptions options;
   options.collect_problems = true;
   const Checkpoint model = Checkpoint::open(path(0), options);
