@@ -52,6 +52,8 @@ CLI::App* add_bench(CLI::App& app, BenchOptions& o);
 CLI::App* add_width(CLI::App& app, WidthOptions& o);
 CLI::App* add_inspect(CLI::App& app, InspectOptions& o);
 CLI::App* add_synth(CLI::App& app, SynthOptions& o);
+CLI::App* add_compare(CLI::App& app, CompareOptions& o);
+CLI::App* add_convert(CLI::App& app, ConvertOptions& o);
 CLI::App* add_pack(CLI::App& app, PackOptions& o);
 
 }  // namespace swiglu::cli

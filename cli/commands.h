@@ -57,6 +57,18 @@ struct VerifyOptions {
 };
 int verify(const VerifyOptions& options);
 
+struct CompareOptions {
+  std::filesystem::path a, b;
+  std::optional<std::int64_t> layer;  ///< nothing: all
+  std::optional<std::int64_t> expert;
+  std::optional<std::filesystem::path> input;
+  bool allow_rounding = false;
+  int threads = 0;
+  bool json = false;
+  OpenOptions open;  ///< `hidden` of whichever of the two needs it
+};
+int compare(const CompareOptions& options);
+
 struct PackOptions {
   std::filesystem::path model, output;
   std::vector<std::pair<std::int64_t, std::int64_t>> layers;  ///< ascending ranges, first and last; empty: all
@@ -73,11 +85,22 @@ struct SynthOptions {
   std::optional<std::int64_t> dim, hidden, layers;
   CheckpointFormat format = CheckpointFormat::huggingface;
   int shards = 1;
-  DType dtype = DType::bf16;
+  TensorType type = TensorType::bf16;
   std::uint64_t seed = 1;
   std::filesystem::path output;
 };
 int synth(const SynthOptions& options);
+
+struct ConvertOptions {
+  std::filesystem::path model, output;
+  CheckpointFormat format = CheckpointFormat::huggingface;
+  int shards = 1;
+  std::optional<TensorType> type;                           ///< of the matrices; nothing: as in the model
+  std::vector<std::pair<std::int64_t, std::int64_t>> layers;  ///< as in PackOptions
+  std::optional<std::int64_t> expert;
+  OpenOptions open;
+};
+int convert(const ConvertOptions& options);
 
 struct BenchOptions {
   std::optional<std::filesystem::path> model;  ///< nothing: a made-up layer of `preset` or `dim` and `hidden`

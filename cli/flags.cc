@@ -78,6 +78,16 @@ DType parse_dtype(std::string_view flag, std::string_view text) {
   return static_cast<DType>(parse_choice(flag, text, kNames));
 }
 
+TensorType parse_tensor_type(std::string_view flag, std::string_view text) {
+  static constexpr std::string_view kTypes[] = {"f32", "bf16", "f16", "f64", "q8_0", "q4_0"};
+  return static_cast<TensorType>(parse_choice(flag, text, kTypes));
+}
+
+CheckpointFormat parse_format(std::string_view flag, std::string_view text) {
+  static constexpr std::string_view kFormats[] = {"hf", "meta", "gguf"};
+  return static_cast<CheckpointFormat>(parse_choice(flag, text, kFormats));
+}
+
 std::vector<std::string> parse_list(std::string_view flag, std::string_view text) {
   std::vector<std::string> pieces;
   for (std::string_view left = text;;) {

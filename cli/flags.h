@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "swiglu/swiglu.hpp"
+#include "swiglu/files.hpp"
 
 namespace swiglu::cli {
 
@@ -24,6 +24,9 @@ namespace swiglu::cli {
 [[nodiscard]] std::size_t parse_choice(std::string_view flag, std::string_view text,
                                        std::span<const std::string_view> choices);
 [[nodiscard]] DType parse_dtype(std::string_view flag, std::string_view text);
+/// Also ggml's blocks, which GGUF files hold.
+[[nodiscard]] TensorType parse_tensor_type(std::string_view flag, std::string_view text);
+[[nodiscard]] CheckpointFormat parse_format(std::string_view flag, std::string_view text);
 
 /// The pieces of a list between its commas. Refuses empty pieces and repetitions.
 [[nodiscard]] std::vector<std::string> parse_list(std::string_view flag, std::string_view text);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "elements.h"
 #include "report.h"
 
 namespace swiglu::cli {
@@ -66,6 +67,23 @@ std::vector<float> heavy_tailed_input(std::int64_t count, std::uint64_t seed) {
     x = static_cast<float>(normal.next() / std::sqrt((a * a + b * b + c * c) / 3));
   }
   return out;
+}
+
+std::vector<Input> make_inputs(const std::optional<std::filesystem::path>& file, std::int64_t dim,
+                               const std::filesystem::path& model) {
+  constexpr std::int64_t kTokens = 4;
+  if (!file) {
+    return {{"normal", normal_input(kTokens * dim, kInputSeed), kTokens},
+            {"heavy-tailed", heavy_tailed_input(kTokens * dim, kInputSeed + 1), kTokens}};
+  }
+  const Array x = read_npy(*file);
+  const std::int64_t tokens = tokens_of(x, *file, dim, model);
+  if (tokens == 0) {
+    throw Error(ErrorCode::usage, fmt::format("{}: 0 tokens: nothing to run", printable(file->string())));
+  }
+  std::vector<float> h;  // the layer reads f32; what f64 loses on the way is not its error
+  for (const double value : to_doubles(x.dtype, x.bytes)) h.push_back(static_cast<float>(value));
+  return {{printable(file->filename().string()), std::move(h), tokens}};
 }
 
 }  // namespace swiglu::cli

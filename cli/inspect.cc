@@ -60,23 +60,29 @@ WidthOrigin origin_of(const FfnConfig& config) {
   return origin;
 }
 
-/// Neighbouring layers whose tensor of one role looks the same share a row.
+/// Neighbouring layers (and experts) whose tensor of one role looks the same share a row.
 struct TensorRow {
   const TensorInfo* first;
   std::int64_t last_layer;
-  std::string pattern;  ///< the name with the layer's number replaced
+  std::string pattern;  ///< the name with the numbers of layer and expert replaced
   std::vector<std::string> files;
 };
 
 std::string pattern_of(const TensorInfo& tensor) {
   std::string name = tensor.name;
-  const std::string number = fmt::format(".{}.", tensor.layer);
-  if (const auto at = name.find(number); at != std::string::npos) name.replace(at, number.size(), ".N.");
+  std::size_t at = 0;
+  const auto replace = [&](std::int64_t number, std::string_view by) {
+    const std::string digits = fmt::format(".{}.", number);
+    at = name.find(digits, at);
+    if (at != std::string::npos) name.replace(at, digits.size(), by);
+  };
+  replace(tensor.layer, ".N.");
+  if (tensor.expert >= 0 && at != std::string::npos) replace(tensor.expert, ".E.");
   return name;
 }
 
 std::vector<TensorRow> compress(const std::vector<TensorInfo>& tensors) {
-  static constexpr std::string_view kOrder[] = {"norm", "gate", "up", "down"};
+  static constexpr std::string_view kOrder[] = {"norm", "gate", "up", "gate and up", "down"};
   std::vector<TensorRow> rows;
   for (const std::string_view role : kOrder) {
     std::vector<const TensorInfo*> of_role;
@@ -91,7 +97,8 @@ std::vector<TensorRow> compress(const std::vector<TensorInfo>& tensors) {
       const std::string pattern = pattern_of(*tensor);
       const bool joins = rows.size() > start && rows.back().first->dtype == tensor->dtype &&
                          rows.back().first->shape == tensor->shape && rows.back().pattern == pattern &&
-                         rows.back().last_layer + 1 == tensor->layer;
+                         (rows.back().last_layer + 1 == tensor->layer ||
+                          (rows.back().last_layer == tensor->layer && tensor->expert > 0));
       if (!joins) rows.push_back({tensor, tensor->layer, pattern, {}});
       TensorRow& row = rows.back();
       row.last_layer = tensor->layer;
@@ -206,6 +213,7 @@ std::string show_summary(const InspectOptions& options, const Checkpoint& model,
   line("family", model.family().empty() ? "unknown" : printable(model.family()));
   if (model.layers() == 0) return text;
   line("layers", std::to_string(model.layers()));
+  if (model.experts() > 0) line("experts", fmt::format("{} in each layer (--expert E chooses one)", model.experts()));
   line("dim", std::to_string(config.dim));
   line("hidden", fmt::format("{}: {}", config.hidden, origin.text(config)));
   line("eps", fmt::format("{}", config.eps));
@@ -214,8 +222,9 @@ std::string show_summary(const InspectOptions& options, const Checkpoint& model,
     if (const std::string panels = show_panels(packed); !panels.empty()) line("compact", panels);
     return text;
   }
-  line("packed", fmt::format("one layer takes {} in bf16, {} in f32", format_bytes(weight_bytes(config, DType::bf16)),
-                             format_bytes(weight_bytes(config, DType::f32))));
+  line("packed",
+       fmt::format("one {} takes {} in bf16, {} in f32", model.experts() > 0 ? "expert of a layer" : "layer",
+                   format_bytes(weight_bytes(config, DType::bf16)), format_bytes(weight_bytes(config, DType::f32))));
   if (stored_as_bf16(model)) {
     line("compact", fmt::format("about {}: bf16 without loss in 12 bits or so, which the weights decide",
                                 format_bytes(static_cast<double>(compact_bytes(config)))));
@@ -230,6 +239,7 @@ std::string show_json(const InspectOptions& options, const Checkpoint& model, co
   Json json;
   json.object().field("schema_version", 1).field("command", "inspect").field("model", options.model.string());
   json.field("format", model.format()).field("family", model.family()).field("layers", model.layers());
+  json.field("experts", model.experts());
   json.field("dim", config.dim).field("hidden", config.hidden).field("eps", config.eps);
   json.field("shards", model.shards()).field("size_bytes", model.size_bytes());
   json.field("layer_bf16_bytes", static_cast<std::int64_t>(weight_bytes(config, DType::bf16)));
@@ -246,6 +256,8 @@ std::string show_json(const InspectOptions& options, const Checkpoint& model, co
   json.key("tensors").array();
   for (const TensorInfo& tensor : model.tensors()) {
     json.object().field("name", tensor.name).field("role", tensor.role).field("layer", tensor.layer);
+    json.key("expert");
+    tensor.expert >= 0 ? json.value(tensor.expert) : json.null();
     json.field("dtype", tensor.dtype).list("shape", tensor.shape).list("files", tensor.files).end();
   }
   json.end();

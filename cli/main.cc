@@ -64,7 +64,9 @@ int run_command_line(int argc, char** argv) {
   InspectOptions inspect_options;
   RunOptions run_options;
   VerifyOptions verify_options;
+  CompareOptions compare_options;
   PackOptions pack_options;
+  ConvertOptions convert_options;
   SynthOptions synth_options;
   BenchOptions bench_options;
   WidthOptions width_options;
@@ -73,7 +75,9 @@ int run_command_line(int argc, char** argv) {
       {add_inspect(app, inspect_options), [&] { return inspect(inspect_options); }},
       {add_run(app, run_options), [&] { return run(run_options); }},
       {add_verify(app, verify_options), [&] { return verify(verify_options); }},
+      {add_compare(app, compare_options), [&] { return compare(compare_options); }},
       {add_pack(app, pack_options), [&] { return pack(pack_options); }},
+      {add_convert(app, convert_options), [&] { return convert(convert_options); }},
       {add_synth(app, synth_options), [&] { return synth(synth_options); }},
       {add_bench(app, bench_options), [&] { return bench(bench_options); }},
       {add_width(app, width_options), [&] { return width(width_options); }},

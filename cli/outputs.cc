@@ -52,4 +52,33 @@ NewFile open_output(std::string_view flag, const std::filesystem::path& output, 
   return NewFile(output);
 }
 
+double weight_bytes(const FfnConfig& config, std::int64_t layers, TensorType type) {
+  constexpr double kBytes[] = {4, 2, 2, 8, 34.0 / 32, 18.0 / 32};  // by TensorType
+  const auto dim = static_cast<double>(config.dim);
+  const auto hidden = static_cast<double>(config.hidden);
+  return static_cast<double>(layers) * (3 * dim * hidden + dim) * kBytes[static_cast<int>(type)];
+}
+
+void check_room(const std::filesystem::path& output, double bytes) {
+  std::filesystem::path existing = std::filesystem::absolute(output);
+  std::error_code fault;
+  while (!std::filesystem::exists(existing, fault) && existing.has_relative_path()) existing = existing.parent_path();
+  const auto room = std::filesystem::space(existing, fault);
+  if (fault || bytes <= static_cast<double>(room.available)) return;
+  throw Error(ErrorCode::io, fmt::format("{}: {} are needed, {} are free", printable(output.string()),
+                                         format_bytes(bytes), format_bytes(static_cast<double>(room.available))));
+}
+
+std::string_view title_of(CheckpointFormat format) {
+  constexpr std::string_view kTitles[] = {"Hugging Face", "Meta", "GGUF"};
+  return kTitles[static_cast<int>(format)];
+}
+
+void tell_notes(const WrittenCheckpoint& written) {
+  for (const std::string& note : written.notes) tell(fmt::format("swiglu: note: {}\n", note));
+  if (written.overflowed == 0) return;
+  tell(fmt::format("swiglu: warning: {} too large for the type and became Inf\n",
+                   written.overflowed == 1 ? "1 weight is" : fmt::format("{} weights are", written.overflowed)));
+}
+
 }  // namespace swiglu::cli

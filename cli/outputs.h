@@ -20,4 +20,15 @@ void check_replaceable(std::string_view flag, const std::filesystem::path& outpu
 /// A new file at `output`, made now and visible on commit(), where check_replaceable allows it.
 [[nodiscard]] NewFile open_output(std::string_view flag, const std::filesystem::path& output, std::string_view start);
 
+/// What so many layers take in a checkpoint of `type`, about. In double: it is shown, and compared with what the disk
+/// has; the writer checks for overflow.
+[[nodiscard]] double weight_bytes(const FfnConfig& config, std::int64_t layers, TensorType type);
+/// Throws io if fewer than `bytes` are free where `output` is to be.
+void check_room(const std::filesystem::path& output, double bytes);
+
+/// "Hugging Face", "Meta", "GGUF".
+[[nodiscard]] std::string_view title_of(CheckpointFormat format);
+/// On stderr: types that had to differ, and numbers that became Inf.
+void tell_notes(const WrittenCheckpoint& written);
+
 }  // namespace swiglu::cli

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "layers.h"
 #include "outputs.h"
 #include "progress.h"
 #include "report.h"
@@ -21,20 +22,6 @@ namespace swiglu::cli {
 namespace {
 
 constexpr std::string_view kStart = "SWIGLUPK";  // of every packed file: docs/formats.md
-
-std::vector<std::int64_t> choose_layers(const PackOptions& options, const Checkpoint& model) {
-  const std::vector<std::int64_t>& present = model.layer_numbers();
-  if (options.layers.empty()) return present;
-  std::vector<std::int64_t> chosen;
-  for (const auto& [first, last] : options.layers) {
-    for (std::int64_t i = first; i <= last; ++i) {
-      // Throws, and says which there are.
-      if (!std::binary_search(present.begin(), present.end(), i)) static_cast<void>(model.layer(i));
-      chosen.push_back(i);
-    }
-  }
-  return chosen;
-}
 
 /// Also where the output is another name for such a file.
 void check_apart(const PackOptions& options, const Checkpoint& model) {
@@ -113,10 +100,7 @@ int pack(const PackOptions& options) {
   const Stopwatch watch;
   check_writable(options.output);
   const Checkpoint model = Checkpoint::open(options.model, options.open);
-  if (model.layers() == 0) {
-    throw Error(ErrorCode::not_found, fmt::format("{}: no feed-forward layer", printable(options.model.string())));
-  }
-  const std::vector<std::int64_t> layers = choose_layers(options, model);
+  const std::vector<std::int64_t> layers = choose_layers(options.model, model, options.layers);
   check_apart(options, model);
   check_replaceable("--output", options.output, kStart);
   PackedWriter writer(options.output, model);

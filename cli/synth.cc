@@ -2,9 +2,8 @@
 // The weights depend on the seed alone, so every format and shard count holds the same layer.
 #include <fmt/format.h>
 
-#include <system_error>
-
 #include "commands.h"
+#include "outputs.h"
 #include "progress.h"
 #include "report.h"
 
@@ -33,46 +32,35 @@ CheckpointRecipe recipe_of(const SynthOptions& options) {
   if (options.layers) recipe.layers = *options.layers;
   recipe.format = options.format;
   recipe.shards = options.shards;
-  recipe.dtype = options.dtype;
+  // Blocks are made of f32 weights; all other types are given as they are.
+  const bool blocks = options.type == TensorType::q8_0 || options.type == TensorType::q4_0;
+  recipe.dtype = blocks ? DType::f32 : static_cast<DType>(options.type);
+  recipe.type = options.type;
+  recipe.name = options.preset ? *options.preset : "swiglu synth";
   return recipe;
-}
-
-/// In double: only shown, and compared with what the disk has; the writer checks for overflow.
-double bytes_of(const CheckpointRecipe& recipe) {
-  const auto dim = static_cast<double>(recipe.config.dim), hidden = static_cast<double>(recipe.config.hidden);
-  return static_cast<double>(recipe.layers) * (3 * dim * hidden + dim) * static_cast<double>(size_of(recipe.dtype));
-}
-
-void check_room(const std::filesystem::path& folder, double bytes) {
-  std::filesystem::path existing = std::filesystem::absolute(folder);
-  std::error_code fault;
-  while (!std::filesystem::exists(existing, fault) && existing.has_relative_path()) existing = existing.parent_path();
-  const auto room = std::filesystem::space(existing, fault);
-  if (fault || bytes <= static_cast<double>(room.available)) return;
-  throw Error(ErrorCode::io, fmt::format("{}: {} are needed, {} are free", printable(folder.string()),
-                                         format_bytes(bytes), format_bytes(static_cast<double>(room.available))));
 }
 
 }  // namespace
 
 int synth(const SynthOptions& options) {
   CheckpointRecipe recipe = recipe_of(options);
-  const double bytes = bytes_of(recipe);
-  const bool meta = recipe.format == CheckpointFormat::meta;
-  const std::string folder = printable(options.output.string());
+  const double bytes = weight_bytes(recipe.config, recipe.layers, options.type);
+  const std::string output = printable(options.output.string());
   tell(fmt::format("synth: {} of dim {}, hidden {} in {}: {} to {}\n", plural(recipe.layers, "layer"),
-                   recipe.config.dim, recipe.config.hidden, name_of(recipe.dtype), format_bytes(bytes), folder));
+                   recipe.config.dim, recipe.config.hidden, name_of(options.type), format_bytes(bytes), output));
   check_room(options.output, bytes);
   const Stopwatch watch;
+  WrittenCheckpoint written;
   {
     Meter meter("writing");
     recipe.progress = [&meter](std::int64_t done, std::int64_t total) { meter.update(done, total); };
-    write_checkpoint(options.output, recipe, random_weights(recipe.config, recipe.dtype, options.seed));
+    written = write_checkpoint(options.output, recipe, random_weights(recipe.config, recipe.dtype, options.seed));
   }
-  say(fmt::format("{}: {} checkpoint, {}, {}, {}, seed {}, written in {}\n", folder, meta ? "Meta" : "Hugging Face",
-                  plural(recipe.layers, "layer"), plural(recipe.shards, "weight file"), format_bytes(bytes),
-                  options.seed, format_seconds(watch.seconds())));
-  say(fmt::format("Next: swiglu inspect {0}\n      swiglu verify {0} --layer 0\n", folder));
+  tell_notes(written);
+  say(fmt::format("{}: {} checkpoint, {}, {}, {}, seed {}, written in {}\n", output, title_of(recipe.format),
+                  plural(recipe.layers, "layer"), plural(recipe.shards, "weight file"),
+                  format_bytes(static_cast<double>(written.bytes)), options.seed, format_seconds(watch.seconds())));
+  say(fmt::format("Next: swiglu inspect {0}\n      swiglu verify {0} --layer 0\n", output));
   return 0;
 }
 

@@ -21,15 +21,7 @@ namespace swiglu::cli {
 
 namespace {
 
-constexpr std::uint64_t kSeed = 20240418;
-constexpr std::int64_t kTokens = 4;
 constexpr std::array kMatrices = {"norm", "gate", "up", "z", "down", "out"};
-
-struct Input {
-  std::string name;
-  std::vector<float> h;
-  std::int64_t tokens;
-};
 
 /// One layer in one compute type on one input.
 struct Result {
@@ -59,22 +51,6 @@ struct LayerReport {
     return n;
   }
 };
-
-std::vector<Input> make_inputs(const VerifyOptions& options, const Checkpoint& model) {
-  const std::int64_t dim = model.config().dim;
-  if (!options.input) {
-    return {{"normal", normal_input(kTokens * dim, kSeed), kTokens},
-            {"heavy-tailed", heavy_tailed_input(kTokens * dim, kSeed + 1), kTokens}};
-  }
-  const Array x = read_npy(*options.input);
-  const std::int64_t tokens = tokens_of(x, *options.input, dim, options.model);
-  if (tokens == 0) {
-    throw Error(ErrorCode::usage, fmt::format("{}: 0 tokens: nothing to verify", printable(options.input->string())));
-  }
-  std::vector<float> h;  // the layer reads f32; what f64 loses on the way is not its error
-  for (const double value : to_doubles(x.dtype, x.bytes)) h.push_back(static_cast<float>(value));
-  return {{printable(options.input->filename().string()), std::move(h), tokens}};
-}
 
 std::vector<Compute> computes_of(const VerifyOptions& options, const LayerSource& source) {
   if (options.compute != Compute::automatic) return {options.compute};
@@ -202,7 +178,7 @@ std::string show_json(const VerifyOptions& options, const Checkpoint& model, con
   json.object().field("schema_version", 1).field("command", "verify").field("model", options.model.string());
   json.field("dim", model.config().dim).field("hidden", model.config().hidden).field("eps", model.config().eps);
   json.field("threads", threads).field("pass", good);
-  if (!options.input) json.field("seed", kSeed);
+  if (!options.input) json.field("seed", kInputSeed);
   json.list("notes", model.notes()).key("layers").array();
   for (const LayerReport& report : reports) {
     json.object().field("layer", report.layer).field("compute", name_of(report.compute));
@@ -237,7 +213,7 @@ int verify(const VerifyOptions& options) {
   if (model.layers() == 0) {
     throw Error(ErrorCode::not_found, fmt::format("{}: no feed-forward layer", printable(options.model.string())));
   }
-  const std::vector<Input> inputs = make_inputs(options, model);
+  const std::vector<Input> inputs = make_inputs(options.input, model.config().dim, options.model);
   Pools pools(options.threads);
   const std::vector<std::int64_t> numbers = options.layer ? std::vector{*options.layer} : model.layer_numbers();
   std::vector<LayerReport> reports;

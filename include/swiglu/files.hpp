@@ -68,31 +68,64 @@ class PackedWriter {
   std::unique_ptr<Impl> impl_;
 };
 
-/// A folder that write_checkpoint makes.
-enum class CheckpointFormat : std::uint8_t { huggingface, meta };
+/// How a tensor's elements are stored in a checkpoint that is written: the four element types, or ggml's blocks of
+/// 32 weights with one scale, 8 or 4 bits each (GGUF only).
+enum class TensorType : std::uint8_t { f32 = 0, bf16 = 1, f16 = 2, f64 = 3, q8_0 = 4, q4_0 = 5 };
 
+[[nodiscard]] constexpr TensorType tensor_type(DType t) noexcept { return static_cast<TensorType>(t); }
+[[nodiscard]] constexpr const char* name_of(TensorType t) noexcept {
+  constexpr const char* kNames[] = {"f32", "bf16", "f16", "f64", "q8_0", "q4_0"};
+  return kNames[static_cast<int>(t)];
+}
+
+/// huggingface: a folder with config.json and safetensors. meta: a folder with params.json and consolidated.NN.pth.
+/// gguf: a folder with model.gguf or model-0000N-of-0000M.gguf, or one file.
+enum class CheckpointFormat : std::uint8_t { huggingface, meta, gguf };
+
+/// What write_checkpoint writes: the feed-forward tensors of a Llama model, and the metadata that readers want.
+/// Attention and vocabulary are not part of it; where metadata asks for them, plausible numbers stand. The files say
+/// so themselves: `swiglu.tensors` = "feed-forward only" among safetensors' and the index's metadata and GGUF's keys,
+/// and as a record beside `version` in a .pth (an unknown key in params.json would stop Meta's own reader).
 struct CheckpointRecipe {
   CheckpointFormat format = CheckpointFormat::huggingface;
   FfnConfig config;
   std::int64_t layers = 1;
-  int shards = 1;             ///< meta: must divide hidden; huggingface: whole tensors, at most one per file
-  DType dtype = DType::bf16;  ///< of all tensors
+  int shards = 1;             ///< meta: must divide hidden; else whole tensors, at most one per file
+  DType dtype = DType::bf16;  ///< of what FillTensor gives, for all tensors
+  /// Instead of `dtype`, where tensors differ. Asked before anything is written.
+  std::function<DType(std::int64_t layer, const std::string& role)> given;
+  /// Of the matrices in the files; nothing: each as it is given. Norms stay as they are given. Conversions round once,
+  /// to nearest even, and keep denormals and NaN. GGUF: norms are F32, f64 becomes F32, and a matrix whose rows are
+  /// no multiple of 32 becomes F16 instead of q8_0 or q4_0.
+  std::optional<TensorType> type;
   /// Meta's params.json when the width follows a recipe; hidden_dim is written when it does not.
   std::int64_t multiple_of = 256;
   std::optional<double> multiplier;
+  /// config.json or params.json as it is to be; nothing: made from the numbers above. Not for gguf.
+  std::optional<std::string> description;
+  std::string name = "swiglu";  ///< gguf: general.name, UTF-8
   /// (done, total) bytes, called from the writing thread.
   std::function<void(std::int64_t, std::int64_t)> progress;
 };
 
-/// Fills rows [row0, row0+rows) × cols [col0, col0+cols) of a tensor with elements of the recipe's
-/// dtype, dense. The norm vector is role "norm" with one row of dim columns.
+/// Fills rows [row0, row0+rows) × cols [col0, col0+cols) of a tensor with elements of the type that the
+/// recipe names for it, dense. The norm vector is role "norm" with one row of dim columns.
 using FillTensor = std::function<void(std::int64_t layer, const std::string& role, std::int64_t row0, std::int64_t rows,
                                       std::int64_t col0, std::int64_t cols, void* dst)>;
 
-/// Writes config.json + safetensors, or params.json + consolidated.NN.pth, one slice in memory at a
-/// time. The folder is made if missing; throws usage if it already holds a checkpoint. Files appear
-/// only when complete; on failure the files written by this call are removed.
-void write_checkpoint(const std::filesystem::path& folder, const CheckpointRecipe& recipe, const FillTensor& fill);
+/// What became of a recipe.
+struct WrittenCheckpoint {
+  std::int64_t bytes = 0;  ///< of tensors
+  std::int64_t overflowed = 0;  ///< finite elements that their type in the file holds as Inf only
+  std::vector<std::string> notes;  ///< types that differ from what was asked for
+};
+
+/// Writes the checkpoint with a few MiB of a tensor in memory at a time. `path` is a folder, made if missing; throws
+/// usage if it already holds a checkpoint. With format gguf and one shard, a `path` that ends in ".gguf" is the file,
+/// which must not exist. Files appear only when complete; on failure the files written by this call are removed.
+/// Throws unsupported for NaN, Inf and too large numbers where blocks are asked for, which cannot hold them.
+WrittenCheckpoint write_checkpoint(const std::filesystem::path& path, const CheckpointRecipe& recipe,
+                                   const FillTensor& fill);
 
 /// Deterministic random weights in the manner of a trained layer: gate, up ~ N(0, 1/dim), down ~
 /// N(0, 1/hidden), norm ~ 1 + 0.1 N(0, 1), where N is approximated by the sum of four uniform numbers

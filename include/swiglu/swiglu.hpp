@@ -146,6 +146,8 @@ struct LayerSource {
   std::vector<float> norm;                   ///< [dim]; may be empty if only forward() is called
   /// Weights from a packed file: gate, up and down are null then, and unpack() (packed.hpp) makes them.
   std::shared_ptr<const PackedSource> packed = nullptr;
+  /// The norm in the type that it has in the file, one row; null where a layer comes from no file.
+  std::shared_ptr<const TensorSource> stored_norm = nullptr;
 };
 
 struct OpenOptions {

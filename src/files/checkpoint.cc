@@ -55,7 +55,7 @@ std::filesystem::path only_gguf(const std::filesystem::path& folder, std::vector
   const auto set_of = [](const std::filesystem::path& path) {  // "NAME-of-00003", or the name itself
     const std::string name = path.stem().string();
     constexpr std::size_t kTail = std::string_view("-00001-of-00003").size();
-    const bool split = name.size() > kTail && name.compare(name.size() - 10, 4, "-of-") == 0;
+    const bool split = name.size() > kTail && name.compare(name.size() - 9, 4, "-of-") == 0;
     return split ? name.substr(0, name.size() - kTail) + name.substr(name.size() - 9) : name;
   };
   if (set_of(paths.front()) == set_of(paths.back())) return paths.front();
@@ -223,6 +223,7 @@ LayerSource Checkpoint::layer(std::int64_t i, std::optional<std::int64_t> expert
     out.gate = matrices.gate;
     out.up = matrices.up;
     out.down = matrices.down;
+    out.stored_norm = parts.norm;
     if (impl_->contents.packed) out.packed = impl_->contents.packed->layer(position);
     const DType dtype = parts.norm->dtype();
     const std::int64_t dim = parts.norm->cols();

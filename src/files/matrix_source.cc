@@ -30,7 +30,8 @@ class Maker {
     check_shape(rows, cols);
     const bool eight_bit = tensor_.encoding != nullptr && tensor_.encoding->name.starts_with("F8_");
     if (eight_bit && scale == nullptr) {
-      fail(ErrorCode::unsupported, "a scale for each row of 8-bit floats (weight_scale, or Meta's fp8_scales file)",
+      fail(ErrorCode::unsupported,
+           fmt::format("a scale for each row of {} (weight_scale, or Meta's fp8_scales file)", tensor_.encoding->name),
            "none");
     }
     if (!eight_bit && scale != nullptr) {

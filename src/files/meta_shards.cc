@@ -1,6 +1,7 @@
 // Slices of a Meta checkpoint; see meta_shards.h.
 #include "files/meta_shards.h"
 
+#include <algorithm>
 #include <charconv>
 #include <system_error>
 
@@ -25,8 +26,11 @@ Shard read_shard(const std::shared_ptr<const File>& file, std::optional<std::siz
   }
   // Meta's 8-bit releases keep the rows' factors of each slice in a file of their own.
   std::error_code ignored;
+  const bool encoded = std::any_of(shard.table.begin(), shard.table.end(),
+                                   [](const auto& entry) { return entry.second.encoding != nullptr; });
   const auto scales = file->path().parent_path() / fmt::format("fp8_scales_{}.pt", rank.value_or(0));
-  if (rank && std::filesystem::exists(scales, ignored)) shard.scales = read_pth(std::make_shared<const File>(scales));
+  if (rank && encoded && std::filesystem::exists(scales, ignored))
+    shard.scales = read_pth(std::make_shared<const File>(scales));
   return shard;
 }
 

@@ -194,14 +194,52 @@ bool LayerNames::is_mixture() const {
   return !experts.empty() || std::any_of(stacked.names.begin(), stacked.names.end(), some);
 }
 
+namespace {
+
+// A layer that is two things at once, or a mixture without its experts, is not what its tensors' names suggest.
+void check_layer(std::int64_t layer, const LayerNames& names, const std::string& beside, const TensorTable& table) {
+  const auto refuse = [&](const std::string& name, std::string_view reason) {
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("{}: tensor {} is {}", escaped(table.find(name)->second.file->name()), escaped(name), reason));
+  };
+  const std::string& fused = names[Role::gate_up];
+  const std::string& own = names[Role::gate].empty() ? names[Role::up] : names[Role::gate];
+  if (!fused.empty() && !own.empty()) {
+    throw Error(ErrorCode::format,
+                fmt::format("{}: tensors {} and {} both hold a part of gate and up of layer {}",
+                            escaped(table.find(fused)->second.file->name()), escaped(fused), escaped(own), layer));
+  }
+  if (!beside.empty() && !names.is_mixture()) refuse(beside, "of a mixture of experts, whose experts are not here");
+  if (names.is_mixture()) return;
+  if (!names.experts.empty()) {
+    for (const std::string& name : names.experts.begin()->second.names) {
+      if (!name.empty()) refuse(name, "of an expert beside a feed-forward that all tokens share");
+    }
+  }
+  for (const std::string& name : names.stacked.names) {
+    if (!name.empty()) refuse(name, "of experts beside a feed-forward that all tokens share");
+  }
+}
+
+bool is_beside_experts(std::string_view name) {
+  const auto tensor = layer_tensor(name);
+  return tensor && std::any_of(std::begin(kBesideExperts), std::end(kBesideExperts),
+                               [&](std::string_view beside) { return tensor->rest.starts_with(beside); });
+}
+
+}  // namespace
+
 std::map<std::int64_t, LayerNames> find_layers(const TensorTable& table) {
   std::map<std::int64_t, LayerNames> layers;
+  std::map<std::int64_t, std::string> beside;
   for (const auto& [name, tensor] : table) {
     if (const std::string reason = refusal_of(name); !reason.empty()) {
       throw Error(ErrorCode::unsupported,
                   fmt::format("{}: tensor {} is {}", escaped(tensor.file->name()), escaped(name), reason));
     }
     const auto place = place_of(name);
+    if (!place && is_beside_experts(name)) beside.emplace(layer_tensor(name)->layer, name);
     if (!place) continue;
     LayerNames& layer = layers[place->layer];
     RoleNames& owner = place->expert == TensorPlace::kDense     ? layer
@@ -214,6 +252,11 @@ std::map<std::int64_t, LayerNames> find_layers(const TensorTable& table) {
                               escaped(taken), escaped(name), name_of(place->role), place->layer));
     }
     taken = name;
+  }
+  for (const auto& [layer, name] : beside) layers.try_emplace(layer);
+  for (const auto& [layer, names] : layers) {
+    const auto found = beside.find(layer);
+    check_layer(layer, names, found == beside.end() ? "" : found->second, table);
   }
   return layers;
 }

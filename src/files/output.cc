@@ -123,44 +123,4 @@ void OutputFolder::add(const std::string& name, const std::function<void(OutputF
   added_.push_back(std::move(final_name));
 }
 
-TensorStream::TensorStream(const CheckpointRecipe& recipe, const FillTensor& fill, std::int64_t total)
-    : recipe_(recipe), fill_(fill), total_(total) {}
-
-std::uint64_t TensorStream::size_bytes(const OutputTensor& tensor) const noexcept {
-  return static_cast<std::uint64_t>(tensor.rows * tensor.cols * size_of(recipe_.dtype));
-}
-
-void TensorStream::append(OutputFile& file, const OutputTensor& tensor,
-                          const std::function<void(std::span<const std::byte>)>& seen) {
-  constexpr std::int64_t kSliceBytes = std::int64_t{4} << 20;
-  const std::int64_t item = size_of(recipe_.dtype);
-  const std::int64_t cols_each = std::min(tensor.cols, kSliceBytes / item);  // of a row longer than a slice
-  const std::int64_t rows_each =
-      cols_each < tensor.cols ? 1 : std::max<std::int64_t>(1, kSliceBytes / (cols_each * item));
-  for (std::int64_t r = 0; r < tensor.rows; r += rows_each) {
-    const std::int64_t rows = std::min(rows_each, tensor.rows - r);
-    for (std::int64_t c = 0; c < tensor.cols; c += cols_each) {
-      const std::int64_t cols = std::min(cols_each, tensor.cols - c);
-      slice_.resize(static_cast<std::size_t>(rows * cols * item));
-      fill_(tensor.layer, tensor.role, tensor.row0 + r, rows, tensor.col0 + c, cols, slice_.data());
-      if (seen) seen(slice_);
-      file.write(slice_);
-      done_ += rows * cols * item;
-      if (recipe_.progress) recipe_.progress(done_, total_);
-    }
-  }
-}
-
-std::string json_number(double value) {
-  std::string text = fmt::format("{}", value);
-  if (text.find_first_of(".e") == std::string::npos) text += ".0";
-  return text;
-}
-
-std::int64_t plausible_heads(std::int64_t dim) noexcept {
-  std::int64_t width = 128;
-  while (dim % width != 0) width /= 2;
-  return dim / width;
-}
-
 }  // namespace swiglu::files

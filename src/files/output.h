@@ -1,6 +1,5 @@
-// Files being written: under a temporary name until complete, gone if anything fails. Also what the two
-// checkpoint writers share: the slices of a tensor, and a folder whose files appear together or not at
-// all. Knows the operating system and CheckpointRecipe, no file format.
+// Files being written: under a temporary name until complete, gone if anything fails; and a folder whose files
+// appear together or not at all. Knows the operating system, no file format.
 #pragma once
 
 #include <cstdint>
@@ -63,45 +62,5 @@ class OutputFolder {
   std::vector<std::filesystem::path> added_;  ///< files
   bool kept_ = false;
 };
-
-/// A tensor as it stands in one file: the whole or, in a shard, a part of the layer's matrix.
-struct OutputTensor {
-  std::string name;
-  std::int64_t layer = 0;
-  std::string role;  ///< "gate", "up", "down" or "norm"
-  std::int64_t row0 = 0, rows = 0, col0 = 0, cols = 0;
-
-  [[nodiscard]] bool is_vector() const { return role == "norm"; }  ///< its shape is [cols], not [1, cols]
-};
-
-/// Writes tensors a few MiB at a time, so that memory stays bounded whatever their size, and reports
-/// progress over all of them.
-class TensorStream {
- public:
-  /// `total` bytes will be written in all. The references must outlive this object.
-  TensorStream(const CheckpointRecipe& recipe, const FillTensor& fill, std::int64_t total);
-  /// Appends the tensor's elements; `seen`, if not empty, gets every slice that was written.
-  void append(OutputFile& file, const OutputTensor& tensor,
-              const std::function<void(std::span<const std::byte>)>& seen = {});
-  [[nodiscard]] std::uint64_t size_bytes(const OutputTensor& tensor) const noexcept;
-
- private:
-  const CheckpointRecipe& recipe_;
-  const FillTensor& fill_;
-  std::int64_t total_;
-  std::int64_t done_ = 0;
-  std::vector<std::byte> slice_;
-};
-
-/// The shortest text that reads back as the same double, with a point or an exponent, as Python's json
-/// writes it: 1e-05, 1.3, 1.0. `value` is finite.
-[[nodiscard]] std::string json_number(double value);
-
-/// A number of attention heads that divides dim (128 wide where possible); configurations want one.
-[[nodiscard]] std::int64_t plausible_heads(std::int64_t dim) noexcept;
-
-/// The two formats. The recipe has been checked; `folder` holds no checkpoint.
-void write_huggingface(OutputFolder& folder, const CheckpointRecipe& recipe, const FillTensor& fill);
-void write_meta(OutputFolder& folder, const CheckpointRecipe& recipe, const FillTensor& fill);
 
 }  // namespace swiglu::files

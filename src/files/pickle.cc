@@ -198,14 +198,16 @@ void Machine::step(unsigned char opcode) {
 // Two's complement, little-endian; what does not fit 64 bits is a value of its own kind.
 void Machine::push_long(std::string_view raw) {
   if (raw.empty()) return push_integer(0);
+  const Node huge{Kind::big_integer, static_cast<std::uint32_t>(raw.size()),
+                  static_cast<std::int64_t>(position_ - raw.size())};
   const auto sign = static_cast<unsigned char>((static_cast<unsigned char>(raw.back()) & 0x80U) != 0 ? 0xffU : 0U);
   std::uint64_t value = sign != 0 ? ~std::uint64_t{0} : 0;
   for (std::size_t i = raw.size(); i-- > 0;) {
     const auto byte = static_cast<unsigned char>(raw[i]);
-    if (i >= 8 && byte != sign) return push({Kind::big_integer});
+    if (i >= 8 && byte != sign) return push(huge);
     if (i < 8) value = value << 8 | byte;
   }
-  if ((static_cast<std::int64_t>(value) < 0) != (sign != 0)) return push({Kind::big_integer});
+  if ((static_cast<std::int64_t>(value) < 0) != (sign != 0)) return push(huge);
   push_integer(static_cast<std::int64_t>(value));
 }
 
@@ -215,7 +217,10 @@ void Machine::push_decimal(std::string_view digits) {
   if (digits.empty() || end != digits.data() + digits.size() || status == std::errc::invalid_argument) {
     fail(fmt::format("expected a decimal number, found '{}'", escaped(digits)));
   }
-  if (status == std::errc::result_out_of_range) return push({Kind::big_integer});
+  if (status == std::errc::result_out_of_range) {
+    const auto start = digits.data() - bytes_.data();
+    return push({Kind::big_integer, static_cast<std::uint32_t>(digits.size()), start});
+  }
   push_integer(value);
 }
 
@@ -237,7 +242,9 @@ PickledState read_pickle(std::string_view bytes, const std::string& where) {
   if (bytes.size() > kMaxPickleBytes) {
     throw Error(ErrorCode::unsupported, fmt::format("{}: refuses a pickle of {} bytes", where, bytes.size()));
   }
-  return pickle::Machine(bytes, where).run();
+  pickle::Machine machine(bytes, 0, PickleForm::zip, where);
+  const pickle::Index root = machine.run();
+  return machine.collect(root);
 }
 
 }  // namespace swiglu::files

@@ -7,9 +7,9 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include <fmt/format.h>
@@ -19,8 +19,10 @@
 
 namespace swiglu::files::pickle {
 
-// Far above what checkpoints need (50 opcodes per tensor), small enough for memory and time.
-inline constexpr std::uint64_t kMaxSteps = std::uint64_t{1} << 22;
+// A tensor takes about 35 opcodes and 20 values, so that kMaxTensors is the limit that a checkpoint would meet first;
+// small enough for memory and time.
+inline constexpr std::uint64_t kMaxSteps = std::uint64_t{1} << 23;
+inline constexpr std::size_t kMaxNodes = std::size_t{1} << 22;
 inline constexpr std::size_t kMaxMarks = 1024;
 inline constexpr std::size_t kMaxTensors = std::size_t{1} << 17;
 inline constexpr std::size_t kMaxDimensions = 16;
@@ -51,8 +53,9 @@ inline constexpr Index kNothing = std::numeric_limits<Index>::max();
 
 struct Node {
   Kind kind = Kind::none;
-  std::uint32_t count = 0;   // items of a container (a dict: keys and values); bytes of a string
-  std::int64_t integer = 0;  // the value; where a string begins; a global's or storage's index; a tensor's arguments
+  std::uint32_t count = 0;   // items of a container (a dict: keys and values); bytes of a string or a huge integer
+  std::int64_t integer =
+      0;  // the value; where a string or a huge integer begins; a global's or storage's index; a tensor's arguments
   Index first = kNothing;    // cells of a container; a tensor's global
   Index last = kNothing;
 };
@@ -63,9 +66,12 @@ struct Cell {
 
 class Machine {
  public:
-  Machine(std::string_view bytes, const std::string& where) : bytes_(bytes), where_(where) {}
+  /// The pickle that begins at `position`.
+  Machine(std::string_view bytes, std::size_t position, PickleForm form, const std::string& where)
+      : bytes_(bytes), where_(where), form_(form), position_(position) {}
 
-  PickledState run() {
+  /// Runs to the opcode STOP; the value that is left.
+  Index run() {
     for (;;) {
       at_ = position_;
       if (position_ == bytes_.size()) fail("expected the opcode STOP, found the end of the pickle");
@@ -77,14 +83,25 @@ class Machine {
     if (stack_.size() != 1 || !marks_.empty()) {
       fail(fmt::format("expected one value when the pickle stops, found {}", stack_.size()));
     }
-    collect(stack_.front());
-    return std::move(state_);
+    return stack_.front();
+  }
+  /// Behind the last opcode.
+  [[nodiscard]] std::size_t position() const { return position_; }
+  /// The tensors of the root dict, or of the dict it wraps.
+  [[nodiscard]] PickledState collect(Index root);
+
+  [[nodiscard]] const Node& node(Index i) const { return nodes_[i]; }
+  [[nodiscard]] std::string describe(Index i) const { return kKindNames[static_cast<int>(node(i).kind)]; }
+  [[nodiscard]] std::string_view text(Index i) const {
+    return bytes_.substr(static_cast<std::size_t>(node(i).integer), node(i).count);
+  }
+  [[nodiscard]] std::vector<Index> items(Index container) const;
+  [[noreturn]] void fail(const std::string& text, ErrorCode code = ErrorCode::format) const {
+    throw Error(code, fmt::format("{}: {} byte {}: {}", where_, form_ == PickleForm::zip ? "data.pkl" : "pickle at",
+                                  at_, text));
   }
 
  private:
-  [[noreturn]] void fail(const std::string& text, ErrorCode code = ErrorCode::format) const {
-    throw Error(code, fmt::format("{}: data.pkl byte {}: {}", where_, at_, text));
-  }
   void charge(std::uint64_t steps) {
     steps_ += steps;
     if (steps_ > kMaxSteps)
@@ -119,12 +136,9 @@ class Machine {
   }
 
   // --- values
-  [[nodiscard]] const Node& node(Index i) const { return nodes_[i]; }
-  [[nodiscard]] std::string describe(Index i) const { return kKindNames[static_cast<int>(node(i).kind)]; }
-  [[nodiscard]] std::string_view text(Index i) const {
-    return bytes_.substr(static_cast<std::size_t>(node(i).integer), node(i).count);
-  }
   Index make(Node value) {
+    if (nodes_.size() >= kMaxNodes)
+      fail(fmt::format("refuses a pickle of more than {} values", kMaxNodes), ErrorCode::unsupported);
     nodes_.push_back(value);
     return static_cast<Index>(nodes_.size() - 1);
   }
@@ -218,14 +232,17 @@ class Machine {
   void call(Index callable, Index arguments);
   void check_tensor(const std::vector<Index>& arguments, PickleRole role);
   void push_storage(Index id);
-  [[nodiscard]] std::vector<Index> items(Index container) const;
-  void collect(Index root);
+  [[nodiscard]] std::string_view storage_key(Index i) const;
+  [[nodiscard]] std::size_t add_storage(PickledStorage storage);
+  [[nodiscard]] std::size_t add_window(std::size_t root, Index view);
+  void collect_tensor(std::string_view name, Index value);
   [[nodiscard]] bool holds_tensors(Index dict) const;
   [[nodiscard]] PickledTensor tensor(Index i) const;
 
   std::string_view bytes_;
   const std::string& where_;
-  std::size_t position_ = 0;
+  PickleForm form_;
+  std::size_t position_;
   std::size_t at_ = 0;  // where the current opcode stands
   std::uint64_t steps_ = 0;
   std::vector<Node> nodes_;
@@ -234,7 +251,7 @@ class Machine {
   std::vector<std::size_t> marks_;
   std::vector<Index> memo_;
   std::uint64_t memo_count_ = 0;
-  std::unordered_map<std::string_view, std::size_t> storage_of_key_;
+  std::map<std::string, std::size_t, std::less<>> storage_of_key_;  // ordered: no keys can be chosen to collide
   PickledState state_;
 };
 

@@ -1,7 +1,9 @@
 // What the values of a pickle mean: calls of the allowed names, persistent ids of storages, and the
 // state dict that comes out. Claims about tensors are checked for type and arity here; whether they fit
 // their storages is the caller's question.
-#include <unordered_set>
+#include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -107,43 +109,77 @@ void Machine::check_tensor(const std::vector<Index>& arguments, PickleRole role)
   }
 }
 
+std::string_view Machine::storage_key(Index i) const {
+  const std::string_view key = text(i);
+  if (key.empty() || key.size() > 20 || key.find_first_not_of("0123456789") != key.npos) {
+    fail(fmt::format("expected a decimal storage key, found '{}'", escaped(key)));
+  }
+  return key;
+}
+
+// The index of a storage that is new or the same as before.
+std::size_t Machine::add_storage(PickledStorage storage) {
+  const auto [known, is_new] = storage_of_key_.try_emplace(storage.key, state_.storages.size());
+  if (is_new) {
+    if (state_.storages.size() >= kMaxTensors)
+      fail(fmt::format("refuses more than {} storages", kMaxTensors), ErrorCode::unsupported);
+    state_.storages.push_back(std::move(storage));
+    return known->second;
+  }
+  const PickledStorage& before = state_.storages[known->second];
+  if (before.type->name != storage.type->name || before.elements != storage.elements) {
+    fail(fmt::format("storage {}: expected {} elements of {} as before, found {} of {}", storage.key, before.elements,
+                     before.type->name, storage.elements, storage.type->name));
+  }
+  if (before.window != storage.window)
+    fail(fmt::format("storage {}: expected the same place in the same storage as before, found another", storage.key));
+  return known->second;
+}
+
 void Machine::push_storage(Index id) {
-  constexpr const char* kExpected = "('storage', class, key, location, number of elements) as a persistent id";
-  if (node(id).kind != Kind::tuple || node(id).count != 5) {
-    fail(fmt::format("expected {}, found {} of {}", kExpected, describe(id), node(id).count));
+  const bool plain = form_ == PickleForm::plain;
+  const std::string expected =
+      fmt::format("('storage', class, key, location, number of elements{}) as a persistent id", plain ? ", view" : "");
+  if (node(id).kind != Kind::tuple || node(id).count != (plain ? 6 : 5)) {
+    fail(fmt::format("expected {}, found {} of {}", expected, describe(id), node(id).count));
   }
   const std::vector<Index> parts = items(id);
   constexpr Kind kKinds[] = {Kind::string, Kind::global, Kind::string, Kind::string, Kind::integer};
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (node(parts[i]).kind != kKinds[i]) fail(fmt::format("expected {}, found {}", kExpected, describe(parts[i])));
+  for (std::size_t i = 0; i < std::size(kKinds); ++i) {
+    if (node(parts[i]).kind != kKinds[i]) fail(fmt::format("expected {}, found {}", expected, describe(parts[i])));
   }
-  if (text(parts[0]) != "storage") fail(fmt::format("expected {}, found '{}'", kExpected, escaped(text(parts[0]))));
+  if (text(parts[0]) != "storage") fail(fmt::format("expected {}, found '{}'", expected, escaped(text(parts[0]))));
   const PickleGlobal& type = kPickleGlobals[node(parts[1]).integer];
   if (type.role != PickleRole::bytes && (type.role != PickleRole::type || !type.name.ends_with("Storage"))) {
     fail(fmt::format("expected a storage class with an element type, found {}.{}", type.module, type.name));
   }
-  const std::string_view key = text(parts[2]);
-  if (key.empty() || key.size() > 20 || key.find_first_not_of("0123456789") != key.npos) {
-    fail(fmt::format("expected a decimal storage key, found '{}'", escaped(key)));
-  }
+  const std::string_view key = storage_key(parts[2]);
   if (text(parts[3]) == "meta") {
     fail(fmt::format("storage {}: lies on the 'meta' device: it has no data", key), ErrorCode::unsupported);
   }
   const std::int64_t elements = node(parts[4]).integer;
   if (elements < 0) fail(fmt::format("storage {}: expected a number of elements, found {}", key, elements));
+  std::size_t storage = add_storage({std::string(key), &type.type, elements});
+  if (plain && node(parts[5]).kind != Kind::none) storage = add_window(storage, parts[5]);
+  push({Kind::storage, 0, static_cast<std::int64_t>(storage)});
+}
 
-  const auto [known, is_new] = storage_of_key_.try_emplace(key, state_.storages.size());
-  if (is_new) {
-    if (state_.storages.size() >= kMaxTensors)
-      fail(fmt::format("refuses more than {} storages", kMaxTensors), ErrorCode::unsupported);
-    state_.storages.push_back({std::string(key), &type.type, elements});
+std::size_t Machine::add_window(std::size_t root, Index view) {
+  const PickledStorage& whole = state_.storages[root];
+  const std::vector<Index> parts = node(view).kind == Kind::tuple ? items(view) : std::vector<Index>{};
+  if (parts.size() != 3 || node(parts[0]).kind != Kind::string || node(parts[1]).kind != Kind::integer ||
+      node(parts[2]).kind != Kind::integer) {
+    fail(fmt::format("storage {}: expected (key, offset, number of elements) or None as its view, found {} of {}",
+                     whole.key, describe(view), node(view).count));
   }
-  const PickledStorage& storage = state_.storages[known->second];
-  if (storage.type->name != type.type.name || storage.elements != elements) {
-    fail(fmt::format("storage {}: expected {} elements of {} as before, found {} of {}", key, storage.elements,
-                     storage.type->name, elements, type.type.name));
+  const std::int64_t begin = node(parts[1]).integer;
+  const std::int64_t elements = node(parts[2]).integer;
+  if (begin < 0 || elements < 0 || begin > whole.elements || elements > whole.elements - begin) {
+    fail(fmt::format("storage {}: expected a view inside its {} elements, found {} elements from {} on", whole.key,
+                     whole.elements, elements, begin));
   }
-  push({Kind::storage, 0, static_cast<std::int64_t>(known->second)});
+  if (whole.window) fail(fmt::format("storage {}: expected a storage with a view, found a view of another", whole.key));
+  return add_storage({std::string(storage_key(parts[0])), whole.type, elements, StorageWindow{root, begin}});
 }
 
 bool Machine::holds_tensors(Index dict) const {
@@ -165,26 +201,44 @@ PickledTensor Machine::tensor(Index i) const {
   return tensor;
 }
 
+void Machine::collect_tensor(std::string_view name, Index value) {
+  if (state_.tensors.size() >= kMaxTensors)
+    fail(fmt::format("refuses more than {} tensors", kMaxTensors), ErrorCode::unsupported);
+  if (!state_.tensors.try_emplace(std::string(name), tensor(value)).second) {
+    fail(fmt::format("expected each name once, found '{}' twice", escaped(name)));
+  }
+}
+
 // The root dict, or the dict of tensors it wraps, becomes the table.
-void Machine::collect(Index root) {
+PickledState Machine::collect(Index root) {
   const auto is_dict = [&](Index i) { return node(i).kind == Kind::dict || node(i).kind == Kind::ordered_dict; };
+  if (node(root).kind == Kind::tensor) {
+    collect_tensor(kBareTensor, root);
+    return std::move(state_);
+  }
   if (!is_dict(root))
     fail(fmt::format("expected a dict of tensors (a state dict) at the root, found {}", describe(root)));
   Index dict = root;
   const std::vector<Index> entries = items(root);
   for (const std::string_view wrapper : {"model", "state_dict", "model_state_dict", "module"}) {
     for (std::size_t i = 0; i < entries.size() && dict == root; i += 2) {
-      const bool named = node(entries[i]).kind == Kind::string && text(entries[i]) == wrapper;
-      if (named && is_dict(entries[i + 1]) && holds_tensors(entries[i + 1])) dict = entries[i + 1];
+      if (node(entries[i]).kind != Kind::string || text(entries[i]) != wrapper) continue;
+      if (is_dict(entries[i + 1]) && holds_tensors(entries[i + 1])) dict = entries[i + 1];
+      break;  // one look at most: a name that repeats must not cost a walk each time
     }
   }
-  std::unordered_set<std::string_view> seen;
   const std::vector<Index> pairs = items(dict);
+  std::vector<std::string_view> names;  // sorted, not hashed: no names can be chosen to collide
   for (std::size_t i = 0; i < pairs.size(); i += 2) {
-    if (node(pairs[i]).kind != Kind::string) continue;  // no tensor we want is called so
+    if (node(pairs[i]).kind == Kind::string) names.push_back(text(pairs[i]));
+  }
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  if (twice != names.end()) fail(fmt::format("expected each name once, found '{}' twice", escaped(*twice)));
+  for (std::size_t i = 0; i < pairs.size(); i += 2) {
+    // No tensor we want is called by anything but a string.
+    if (node(pairs[i]).kind != Kind::string || node(pairs[i + 1]).kind != Kind::tensor) continue;
     std::string_view name = text(pairs[i]);
-    if (!seen.insert(name).second) fail(fmt::format("expected each name once, found '{}' twice", escaped(name)));
-    if (node(pairs[i + 1]).kind != Kind::tensor) continue;
     for (bool stripped = true; stripped;) {
       stripped = false;
       for (const std::string_view prefix : {"module.", "_orig_mod."}) {
@@ -193,12 +247,9 @@ void Machine::collect(Index root) {
         stripped = true;
       }
     }
-    if (state_.tensors.size() >= kMaxTensors)
-      fail(fmt::format("refuses more than {} tensors", kMaxTensors), ErrorCode::unsupported);
-    if (!state_.tensors.try_emplace(std::string(name), tensor(pairs[i + 1])).second) {
-      fail(fmt::format("expected each name once, found '{}' twice", escaped(name)));
-    }
+    collect_tensor(name, pairs[i + 1]);
   }
+  return std::move(state_);
 }
 
 }  // namespace swiglu::files::pickle

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "base/text.h"
+#include "files/blocks.h"
 #include "files/json.h"
 #include "files/tensor_table.h"
 
@@ -150,6 +151,7 @@ class Reader {
       fail_tensor(name, fmt::format("dtype: \"{}\" is no type of the format", escaped(tensor.dtype_name)));
     }
     tensor.dtype = type->dtype;
+    if (!tensor.dtype) tensor.encoding = find_encoding(tensor.dtype_name);
 
     const Json& shape = field(name, entry, "shape", Json::Kind::array, "an array of integers");
     // Zeros are left out of the product, so that an overflow beside a zero is refused like any other.

@@ -209,6 +209,8 @@ std::string describe_contents(const File& file) {
   std::transform(lower.begin(), lower.end(), lower.begin(),
                  [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
   if (head.empty()) return "an empty file";
+  // A safetensors file may begin like anything: its first bytes are a length, at most 100,000,000.
+  if (head.size() > 8 && head.compare(4, 5, std::string_view("\0\0\0\0{", 5)) == 0) return "";
   if (lower.starts_with("<!doctype") || lower.starts_with("<html") || lower.starts_with("<?xml")) {
     return "an HTML page (a failed download)";
   }

@@ -35,12 +35,13 @@ using TensorTable = std::map<std::string, StoredTensor, std::less<>>;
 /// Reads and validates a safetensors header (all rules of the format, before any data is used).
 [[nodiscard]] TensorTable read_safetensors(const std::shared_ptr<const File>& file);
 
-/// Reads a PyTorch zip checkpoint's directory and pickle; nothing in it is executed. Names are as in
-/// the state dict, after unwrapping one level of "model", "state_dict", "model_state_dict" or "module"
-/// and stripping the prefixes "module.", "_orig_mod.".
+/// Reads the directory and the pickle of a PyTorch checkpoint, a zip archive or the form from before 1.6; nothing in it
+/// is executed. Names are as in the state dict, after unwrapping one level of "model", "state_dict", "model_state_dict"
+/// or "module" and stripping the prefixes "module.", "_orig_mod."; a tensor that stands alone is called "tensor".
 [[nodiscard]] TensorTable read_pth(const std::shared_ptr<const File>& file);
 
-/// Compares the checksum of every storage with its bytes: a read of the whole file. Throws format.
+/// Compares the checksum of every storage with its bytes: a read of the whole file. Throws format. The form from before
+/// 1.6 has no checksums: nothing is read.
 void check_pth_payloads(const std::shared_ptr<const File>& file);
 
 }  // namespace swiglu::files

@@ -7,8 +7,9 @@
 #include <fmt/format.h>
 
 #include "base/text.h"
-#include "files/output.h"
+#include "files/conversion.h"
 #include "files/source.h"
+#include "files/tensor_stream.h"
 
 namespace swiglu {
 namespace {
@@ -21,6 +22,10 @@ void check(const CheckpointRecipe& recipe, const FillTensor& fill) {
   const FfnConfig& config = recipe.config;
   if (!fill) refuse("no function to fill the tensors");
   if (static_cast<int>(recipe.dtype) > static_cast<int>(DType::f64)) refuse("unknown element type");
+  if (recipe.type && static_cast<int>(*recipe.type) > static_cast<int>(TensorType::q4_0)) refuse("unknown tensor type");
+  if (recipe.type && files::is_quantized(*recipe.type) && recipe.format != CheckpointFormat::gguf) {
+    refuse(fmt::format("only GGUF files hold {}", name_of(*recipe.type)));
+  }
   if (config.dim <= 0 || config.hidden <= 0) {
     refuse(fmt::format("expected positive sizes, found dim {} and hidden {}", config.dim, config.hidden));
   }
@@ -31,11 +36,11 @@ void check(const CheckpointRecipe& recipe, const FillTensor& fill) {
   if (!(config.eps > 0) || !std::isfinite(config.eps)) {
     refuse(fmt::format("expected a positive finite eps, found {}", config.eps));
   }
-  // Norms are replicated in shards, at most 100 times; with them everything still has to fit 63 bits.
+  // Norms are replicated in shards, at most 100 times; with them everything, be it f64, has to fit 63 bits.
   std::uint64_t bytes = 0;
   std::uint64_t norms = 0;
   const auto dim = static_cast<std::uint64_t>(config.dim);
-  const auto item = static_cast<std::uint64_t>(size_of(recipe.dtype) * recipe.layers);
+  const auto item = static_cast<std::uint64_t>(size_of(DType::f64) * recipe.layers);
   if (!files::checked_mul(dim, static_cast<std::uint64_t>(config.hidden), bytes) ||
       !files::checked_mul(bytes, 3 * item, bytes) || !files::checked_mul(dim, 100 * item, norms) ||
       !files::checked_add(bytes, norms, bytes) || bytes > static_cast<std::uint64_t>(INT64_MAX)) {
@@ -61,23 +66,43 @@ void refuse_existing(const std::filesystem::path& folder) {
   }
 }
 
+void check_one_file(const std::filesystem::path& path, const CheckpointRecipe& recipe) {
+  if (recipe.shards != 1) {
+    refuse(fmt::format("{}: {} shards do not fit one file; expected the name of a folder", escaped(path.string()),
+                       recipe.shards));
+  }
+  std::error_code error;
+  if (std::filesystem::exists(std::filesystem::symlink_status(path, error))) {
+    refuse(fmt::format("{} exists already; expected the name of a new file", escaped(path.string())));
+  }
+}
+
 }  // namespace
 
-void write_checkpoint(const std::filesystem::path& folder, const CheckpointRecipe& recipe, const FillTensor& fill) {
+WrittenCheckpoint write_checkpoint(const std::filesystem::path& path, const CheckpointRecipe& recipe,
+                                   const FillTensor& fill) {
   check(recipe, fill);
-  refuse_existing(folder);
-  files::OutputFolder out(folder);
-  switch (recipe.format) {
-    case CheckpointFormat::huggingface:
-      files::write_huggingface(out, recipe, fill);
-      break;
-    case CheckpointFormat::meta:
-      files::write_meta(out, recipe, fill);
-      break;
-    default:
-      refuse("unknown format");
+  const bool one_file = recipe.format == CheckpointFormat::gguf && path.extension() == ".gguf";
+  if (one_file) {
+    check_one_file(path, recipe);
+  } else {
+    refuse_existing(path);
   }
+  files::OutputFolder out(!one_file ? path : path.has_parent_path() ? path.parent_path() : ".");
+  const auto write = [&] {
+    switch (recipe.format) {
+      case CheckpointFormat::huggingface:
+        return files::write_huggingface(out, recipe, fill);
+      case CheckpointFormat::meta:
+        return files::write_meta(out, recipe, fill);
+      case CheckpointFormat::gguf:
+        return files::write_gguf(out, one_file ? path.stem().string() : "model", recipe, fill);
+    }
+    refuse("unknown format");
+  };
+  WrittenCheckpoint written = write();
   out.keep();
+  return written;
 }
 
 }  // namespace swiglu

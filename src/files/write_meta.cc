@@ -9,31 +9,11 @@
 #include <fmt/format.h>
 #include <zlib.h>
 
-#include "files/output.h"
+#include "files/little_endian.h"
+#include "files/tensor_stream.h"
 
 namespace swiglu::files {
 namespace {
-
-// Little-endian integers and text, collected.
-class Bytes {
- public:
-  Bytes& number(std::uint64_t value, unsigned bytes) {
-    for (unsigned i = 0; i < bytes; ++i) text_ += static_cast<char>(value >> (8 * i) & 0xffU);
-    return *this;
-  }
-  Bytes& put(std::string_view text) {
-    text_ += text;
-    return *this;
-  }
-  Bytes& u8(std::uint64_t value) { return number(value, 1); }
-  Bytes& u16(std::uint64_t value) { return number(value, 2); }
-  Bytes& u32(std::uint64_t value) { return number(value, 4); }
-  Bytes& u64(std::uint64_t value) { return number(value, 8); }
-  [[nodiscard]] std::string take() { return std::move(text_); }
-
- private:
-  std::string text_;
-};
 
 constexpr std::uint64_t kMax32 = std::numeric_limits<std::uint32_t>::max();
 constexpr std::uint64_t kMax16 = std::numeric_limits<std::uint16_t>::max();
@@ -126,7 +106,7 @@ class ZipWriter {
 // Pickle protocol 2: a dict from names to tensors, built as torch.save builds it.
 class TensorPickle {
  public:
-  explicit TensorPickle(DType dtype) : storage_(storage_of(dtype)) { out_.put("\x80\x02}("); }
+  TensorPickle() { out_.put("\x80\x02}("); }
 
   void add(const OutputTensor& tensor, std::size_t key) {
     if (key > 0 && key % 1000 == 0) out_.put("u(");  // in batches, as Python does: readers' stacks stay small
@@ -134,7 +114,7 @@ class TensorPickle {
     global(kRebuild, "torch._utils\n_rebuild_tensor_v2");
     out_.put("((");
     memoised(kStorageWord, [&] { text("storage"); });
-    global(kStorage, storage_);
+    storage(tensor.stored);
     text(fmt::format("{}", key));
     memoised(kCpu, [&] { text("cpu"); });
     integer(tensor.rows * tensor.cols);
@@ -152,15 +132,19 @@ class TensorPickle {
   [[nodiscard]] std::string finish() { return out_.put("u.").take(); }
 
  private:
-  enum Memo : unsigned { kRebuild, kStorageWord, kStorage, kCpu, kOrderedDict, kMemos };
+  enum Memo : unsigned { kRebuild, kStorageWord, kStorage, kCpu, kOrderedDict, kOtherStorages };
 
-  static std::string storage_of(DType dtype) {
+  // The commonest case, one type for all, has the numbers that Python's pickle gives.
+  void storage(TensorType type) {
     constexpr const char* kNames[] = {"Float", "BFloat16", "Half", "Double"};
-    return fmt::format("torch\n{}Storage", kNames[static_cast<int>(dtype)]);
+    if (!first_type_) first_type_ = type;
+    const auto index = static_cast<unsigned>(type);
+    const unsigned memo = *first_type_ == type ? kStorage : kOtherStorages + index;
+    global(memo, fmt::format("torch\n{}Storage", kNames[index]));
   }
   // Says a thing the first time and refers to it afterwards.
   template <typename Say>
-  void memoised(Memo memo, Say say) {
+  void memoised(unsigned memo, Say say) {
     if (std::exchange(said_[memo], true)) {
       out_.put("h").u8(memo);
     } else {
@@ -168,7 +152,7 @@ class TensorPickle {
       out_.put("q").u8(memo);
     }
   }
-  void global(Memo memo, std::string_view name) {
+  void global(unsigned memo, std::string_view name) {
     memoised(memo, [&] { out_.put("c").put(name).put("\n"); });
   }
   void text(std::string_view value) { out_.put("X").u32(value.size()).put(value); }
@@ -185,8 +169,8 @@ class TensorPickle {
   }
 
   Bytes out_;
-  std::string storage_;
-  bool said_[kMemos] = {};
+  std::optional<TensorType> first_type_;
+  bool said_[kOtherStorages + 4] = {};
 };
 
 std::vector<OutputTensor> shard_tensors(const CheckpointRecipe& recipe, std::int64_t shard) {
@@ -199,6 +183,7 @@ std::vector<OutputTensor> shard_tensors(const CheckpointRecipe& recipe, std::int
                          std::int64_t cols) {
       tensors.push_back(
           {.name = layer + name, .layer = i, .role = role, .row0 = row0, .rows = rows, .col0 = col0, .cols = cols});
+      set_types(tensors.back(), recipe);
     };
     add("feed_forward.w1.weight", "gate", shard * part, part, 0, dim);
     add("feed_forward.w2.weight", "down", 0, dim, shard * part, part);
@@ -208,18 +193,19 @@ std::vector<OutputTensor> shard_tensors(const CheckpointRecipe& recipe, std::int
   return tensors;
 }
 
-void write_shard(OutputFile& file, const std::string& root, const std::vector<OutputTensor>& tensors, DType dtype,
+void write_shard(OutputFile& file, const std::string& root, const std::vector<OutputTensor>& tensors,
                  TensorStream& stream) {
   ZipWriter zip(file, root);
-  TensorPickle pickle(dtype);
+  TensorPickle pickle;
   for (std::size_t i = 0; i < tensors.size(); ++i) pickle.add(tensors[i], i);
   zip.add("data.pkl", pickle.finish());
   zip.add("byteorder", "little");
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    zip.add(fmt::format("data/{}", i), stream.size_bytes(tensors[i]),
+    zip.add(fmt::format("data/{}", i), static_cast<std::uint64_t>(tensors[i].bytes()),
             [&](const ZipWriter::Seen& seen) { stream.append(file, tensors[i], seen); });
   }
   zip.add("version", "3\n");
+  zip.add("swiglu.tensors", std::string(kOnlyFeedForward) + "\n");  // readers look for the records they know
   zip.finish();
 }
 
@@ -236,7 +222,7 @@ std::string params_json(const CheckpointRecipe& recipe) {
   return fmt::format(
       "{{\"dim\": {}, \"n_layers\": {}, \"n_heads\": {}, \"n_kv_heads\": {}, \"vocab_size\": 128256, {}, "
       "\"norm_eps\": {}, \"rope_theta\": 500000.0}}\n",
-      dim, recipe.layers, heads, heads % 8 == 0 ? 8 : heads, width, json_number(eps));
+      dim, recipe.layers, heads, plausible_kv_heads(heads), width, json_number(eps));
 }
 
 // Refuses counts of shards that cut w1 unevenly, and names those that do not.
@@ -254,18 +240,18 @@ void check_shards(const CheckpointRecipe& recipe) {
 
 }  // namespace
 
-void write_meta(OutputFolder& folder, const CheckpointRecipe& recipe, const FillTensor& fill) {
+WrittenCheckpoint write_meta(OutputFolder& folder, const CheckpointRecipe& recipe, const FillTensor& fill) {
   check_shards(recipe);
-  const std::string params = params_json(recipe);  // checks the recipe of the width before anything is written
-  const auto [dim, hidden, eps] = recipe.config;
-  const std::int64_t total = (3 * dim * hidden + recipe.shards * dim) * recipe.layers * size_of(recipe.dtype);
+  // Checks the recipe of the width before anything is written.
+  const std::string params = recipe.description ? *recipe.description : params_json(recipe);
+  const std::int64_t total = recipe.shards * total_bytes(shard_tensors(recipe, 0));  // all shards have the same shapes
   TensorStream stream(recipe, fill, total);
   for (std::int64_t shard = 0; shard < recipe.shards; ++shard) {
     const std::string root = fmt::format("consolidated.{:02}", shard);
-    folder.add(root + ".pth",
-               [&](OutputFile& file) { write_shard(file, root, shard_tensors(recipe, shard), recipe.dtype, stream); });
+    folder.add(root + ".pth", [&](OutputFile& file) { write_shard(file, root, shard_tensors(recipe, shard), stream); });
   }
   folder.add("params.json", [&](OutputFile& file) { file.write(params); });
+  return stream.written();
 }
 
 }  // namespace swiglu::files

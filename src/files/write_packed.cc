@@ -12,6 +12,7 @@
 #include "files/checksum.h"
 #include "files/output.h"
 #include "files/packed.h"
+#include "files/tensor_stream.h"
 #include "swiglu/files.hpp"
 
 namespace swiglu {

@@ -1,4 +1,5 @@
 """`run` and `verify` on a trained model, against a float64 reference made here from its own files."""
+import struct
 import unittest
 
 import numpy as np
@@ -6,9 +7,63 @@ import numpy as np
 from support import (DIM, HIDDEN, LAYERS, STORIES, CommandTest, bf16_bits, feed_forward, from_bf16, needs_data,
                      normalised, read_bf16_npy, relative, trained_layers_bf16, trained_layers_f32)
 
-F32_MODELS = {"hf_f32": LAYERS, "meta_mp1_f32": LAYERS, "meta_strided_f32": 1}
+F32_MODELS = {"hf_f32": LAYERS, "meta_mp1_f32": LAYERS, "meta_strided_f32": 1, "gguf/ffn.f32.gguf": LAYERS,
+              "gguf/ffn.f32.v2.align64.gguf": LAYERS}
 BF16_MODELS = {"hf_bf16_sharded": LAYERS, "meta_mp2_bf16_shared": LAYERS}
 F32_LIMIT, BF16_LIMIT = 1e-6, 4e-3
+
+
+def decoded_layers(path):
+    """A GGUF file's layers in float64, by numpy and the formats' definitions; nothing here is the library's."""
+    raw, at = path.read_bytes(), 24
+    def number(form):
+        nonlocal at
+        at += struct.calcsize(form)
+        return struct.unpack_from("<" + form, raw, at - struct.calcsize(form))[0]
+    def text():
+        nonlocal at
+        size = number("Q")
+        at += size
+        return raw[at - size:at].decode()
+    def value(kind):
+        if kind == 8:
+            return text()
+        if kind == 9:
+            inner, count = number("I"), number("Q")
+            return [value(inner) for _ in range(count)]
+        return number({0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}[kind])
+    tensors, pairs = struct.unpack_from("<QQ", raw, 8)
+    for _ in range(pairs):
+        text()
+        value(number("I"))
+    infos = []
+    for _ in range(tensors):
+        name = text()
+        shape = [number("Q") for _ in range(number("I"))]
+        infos.append((name, shape[::-1], number("I"), number("Q")))
+    start = -(-at // 32) * 32
+    found = {name: decoded(kind, raw, start + offset, int(np.prod(shape))).reshape(shape)
+             for name, shape, kind, offset in infos}
+    names = {"norm": "ffn_norm", "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down"}
+    return [{role: found[f"blk.{i}.{name}.weight"] for role, name in names.items()} for i in range(LAYERS)]
+
+
+def decoded(kind, raw, start, count):
+    if kind in (0, 1):
+        return np.frombuffer(raw, "<f4" if kind == 0 else "<f2", count, start).astype(np.float64)
+    size = {2: 18, 3: 20, 6: 22, 7: 24, 8: 34}[kind]
+    blocks = np.frombuffer(raw, np.uint8, count // 32 * size, start).reshape(-1, size)
+    half = lambda at: blocks[:, at:at + 2].copy().view("<f2").astype(np.float64)
+    if kind == 8:
+        return (blocks[:, 2:].view(np.int8) * half(0)).ravel()
+    nibbles = blocks[:, -16:]
+    q = np.concatenate([nibbles & 15, nibbles >> 4], 1).astype(np.float64)
+    if kind in (6, 7):
+        high = blocks[:, size - 20:size - 16].copy().view("<u4")
+        q += 16 * ((high >> np.arange(32, dtype=np.uint32)) & 1)
+    if kind in (2, 6):
+        return ((q - (8 if kind == 2 else 16)) * half(0)).ravel()
+    return (q * half(0) + half(2)).ravel()
 
 
 @needs_data
@@ -52,6 +107,21 @@ class Accuracy(CommandTest):
 
     def test_f32_weights_in_bf16_compute(self):
         self.check({"hf_f32": LAYERS}, self.bf16, BF16_LIMIT, "--compute", "bf16")
+
+    def test_gguf_weights(self):
+        """GGUF keeps the norms in f32 beside bf16 and f16 matrices; quantised ones are their decoded values."""
+        narrowed = {"ffn.bf16.gguf": lambda w: from_bf16(bf16_bits(w)).astype(np.float64).reshape(w.shape),
+                    "ffn.f16.gguf": lambda w: w.astype(np.float16).astype(np.float64)}
+        for name, narrow in narrowed.items():
+            layers = [{role: w if role == "norm" else narrow(w) for role, w in layer.items()} for layer in self.f32]
+            self.check({f"gguf/{name}": LAYERS}, layers, F32_LIMIT, "--compute", "f32")
+        mixed = "ffn.mixed_q8_0_q4_0_q4_1_q5_0_q5_1.gguf"
+        layers = decoded_layers(STORIES / "gguf" / mixed)
+        self.check({f"gguf/{mixed}": LAYERS}, layers, F32_LIMIT)
+        # What quantising leaves of the trained weights: half a step of each block, so at most the types' known errors.
+        for i, error in enumerate((.0054, .0856, .0765, .0431, .0374)):
+            for role in ("gate", "up"):
+                self.assertLess(relative(layers[i][role], self.f32[i][role]), 1.2 * error, (i, role))
 
     def test_containers_and_shards_give_identical_bits(self):
         for i in range(LAYERS):

@@ -119,8 +119,8 @@ class Weights(ErrorTest):
 
     def test_families_that_compute_something_else_are_refused_by_name(self):
         for name, changes in {
-            "gemma2": {"hidden_act": "gelu_pytorch_tanh"}, "mixtral": {"num_local_experts": 8},
-            "qwen3_moe": {"num_experts": 128}, "phi3": {}, "olmo2": {}, "deepseek_v3": {"n_routed_experts": 256},
+            "gemma2": {"hidden_act": "gelu_pytorch_tanh"}, "llama4": {"num_local_experts": 8},
+            "granitemoe": {"num_local_experts": 40}, "phi4mm": {}, "olmo2": {}, "deepseek_v3": {"n_routed_experts": 256},
             "stablelm": {}, "minicpm": {"scale_depth": 1.4}, "mamba": {},
         }.items():
             with self.subTest(family=name):

@@ -7,12 +7,14 @@ from support import CommandTest, swiglu
 FLAGS = {
     "demo": {"--threads", "--json"},
     "inspect": {"--stats", "--json"},
-    "run": {"--layer", "--input", "-o", "--output", "--part", "--compute", "--storage", "--numerics", "--threads",
+    "run": {"--expert", "--layer", "--input", "-o", "--output", "--part", "--compute", "--storage", "--numerics", "--threads",
             "--dtype", "--input-dtype", "--eps", "--hidden", "--map"},
-    "verify": {"--layer", "--input", "--threads", "--compute", "--map", "--json"},
-    "pack": {"--layers", "--compute", "--storage", "--threads", "--eps", "--hidden", "-o", "--output"},
+    "verify": {"--expert", "--layer", "--input", "--threads", "--compute", "--map", "--json"},
+    "compare": {"--expert", "--layer", "--input", "--allow-rounding", "--threads", "--eps", "--hidden", "--json"},
+    "pack": {"--expert", "--layers", "--compute", "--storage", "--threads", "--eps", "--hidden", "-o", "--output"},
+    "convert": {"--format", "--shards", "--dtype", "--layers", "--expert", "--eps", "--hidden"},
     "synth": {"--preset", "--dim", "--hidden", "--layers", "--format", "--shards", "--dtype", "--seed", "-o", "--output"},
-    "bench": {"--layer", "--preset", "--dim", "--hidden", "--eps", "--map", "--dtype", "--tokens", "--threads", "--compute",
+    "bench": {"--expert", "--layer", "--preset", "--dim", "--hidden", "--eps", "--map", "--dtype", "--tokens", "--threads", "--compute",
               "--isa", "--storage", "--neighbours", "--json", "--svg"},
     "width": {"--dim", "--multiple-of", "--ffn-dim-multiplier"},
 }
@@ -45,8 +47,6 @@ class Usage(CommandTest):
         self.refused(2, ["frobnicate", "--help"], "frobnicate")
         self.refused(2, ["--layr", "did you mean '--layer'"], "run", "m", "--layr", 1)
         self.refused(2, ["verify", "--storage"], "verify", "m", "--storage", "plain")
-        for later in ("compare", "convert"):
-            self.refused(2, [later], later)
 
     def test_bad_flags(self):
         run = ("run", "m", "--input", "x.npy", "-o", self.folder / "y.npy")
@@ -70,10 +70,11 @@ class Usage(CommandTest):
             (["--eps", "'nan'"], [*run, "--layer", "0", "--eps", "nan"]),
             (["--hidden", "'0'"], [*run, "--layer", "0", "--hidden", "0"]),
             (["--layer", "more"], ["verify", "m", "--layer", "more"]),
+            (["--layer", "more"], ["compare", "m", "n", "--layer", "more"]),
             (["--preset"], ["synth", "-o", self.folder / "m"]),
             (["--preset", "--dim"], ["synth", "--preset", "llama-3-8b", "--dim", "8", "-o", self.folder / "m"]),
             (["llama-9", "llama-3-8b"], ["synth", "--preset", "llama-9", "-o", self.folder / "m"]),
-            (["--format", "hf, meta", "'gguf'"], ["synth", "--dim", 8, "--hidden", 8, "--format", "gguf", "-o", "m"]),
+            (["--format", "hf, meta, gguf", "'ggml'"], ["synth", "--dim", 8, "--hidden", 8, "--format", "ggml", "-o", "m"]),
             (["--shards", "'0'"], ["synth", "--dim", 8, "--hidden", 8, "--shards", 0, "-o", self.folder / "m"]),
             (["--seed", "'-1'"], ["synth", "--dim", 8, "--hidden", 8, "--seed", "-1", "-o", self.folder / "m"]),
             (["not expected"], ["width", "--dim", 8, "extra"]),

@@ -56,6 +56,19 @@ TEST_F(Checkpoints, content_decides_and_names_do_not) {
   }
 }
 
+// The first bytes of a safetensors file are a length, which may look like another format's mark.
+TEST_F(Checkpoints, a_header_length_is_no_mark_of_another_format) {
+  const std::string bytes = two_layers();
+  const auto length =
+      static_cast<std::size_t>(static_cast<unsigned char>(bytes[0]) | static_cast<unsigned char>(bytes[1]) << 8);
+  const std::string header = bytes.substr(8, length), data = bytes.substr(8 + length);
+  for (const std::size_t mark : {0x0480, 0x0580, 0x8b1f}) {  // pickles of protocol 4 and 5, gzip
+    ASSERT_LE(length, mark);
+    write_file(folder_ / "m", testing::container(header + std::string(mark - length, ' '), data));
+    EXPECT_EQ(Checkpoint::open(folder_ / "m").layers(), 2) << mark;
+  }
+}
+
 TEST_F(Checkpoints, refuses_paths_that_hold_no_checkpoint) {
   const auto refused = [&](const std::string& name, ErrorCode code, std::initializer_list<std::string_view> parts) {
     expect_error(code, parts, [&] { (void)Checkpoint::open(folder_ / name); });
@@ -66,7 +79,7 @@ TEST_F(Checkpoints, refuses_paths_that_hold_no_checkpoint) {
   write_file(folder_ / "three.pt", "abc");
   refused("three.pt", ErrorCode::format, {"found 3 bytes"});
   write_file(folder_ / "m.safetensors", "GGUF\x03 and more of it");
-  refused("m.safetensors", ErrorCode::unsupported, {"GGUF"});
+  refused("m.safetensors", ErrorCode::unsupported, {"version"});
   ASSERT_EQ(mkfifo((folder_ / "pipe").c_str(), 0600), 0);
   refused("pipe", ErrorCode::io, {"not a regular file"});
 }
@@ -77,9 +90,9 @@ TEST_F(Checkpoints, folders_with_half_a_checkpoint_say_which_half_is_missing) {
   const auto refused = [&](ErrorCode code, std::initializer_list<std::string_view> parts) {
     expect_error(code, parts, [&] { (void)Checkpoint::open(half.path()); });
   };
-  refused(ErrorCode::not_found, {"model.safetensors", "index.json", "found neither"});
+  refused(ErrorCode::not_found, {"model.safetensors", "index.json", "pytorch_model.bin", "found none"});
   write_file(half / "pytorch_model.bin", "PK\x03\x04");
-  refused(ErrorCode::unsupported, {"pytorch_model.bin", "convert it to safetensors"});
+  refused(ErrorCode::format, {"pytorch_model.bin", "truncated or not a zip archive"});
   std::filesystem::remove(half / "config.json");
   write_file(half / "model.safetensors", two_layers());
   refused(ErrorCode::not_found, {"expected config.json"});

@@ -72,12 +72,9 @@ TEST_F(Config, opens_families_that_compute_the_same_and_refuses_others_by_name) 
                                                                   {"olmo", "LayerNorm"},
                                                                   {"olmo2", "output"},
                                                                   {"minicpm", "scale_depth"},
-                                                                  {"mixtral", "experts"},
-                                                                  {"qwen2_moe", "experts"},
-                                                                  {"qwen3_moe", "experts"},
                                                                   {"deepseek_v2", "experts"},
                                                                   {"deepseek_v3", "experts"},
-                                                                  {"phi3", "gate_up_proj"},
+                                                                  {"phi4mm", "adapters"},
                                                                   {"stablelm", "LayerNorm"},
                                                                   {"mllama", "cross-attention"},
                                                                   {"a\\nb", "known: llama, mistral"},
@@ -85,6 +82,11 @@ TEST_F(Config, opens_families_that_compute_the_same_and_refuses_others_by_name) 
     config_refused({{"model_type", fmt::format("\"{}\"", type)}}, ErrorCode::unsupported,
                    {std::string_view(type) == "a\\nb" ? "a\\nb" : type, reason});
   }
+  config_refused({{"model_type", "\"mixtral\""}}, ErrorCode::format, {"num_experts", "nothing"});
+  config_refused({{"model_type", "\"mixtral\""}, {"num_local_experts", "8"}}, ErrorCode::shape,
+                 {"num_local_experts is 8", "have 0"});
+  config_refused({{"model_type", "\"qwen3_moe\""}, {"num_experts", "8"}}, ErrorCode::format,
+                 {"moe_intermediate_size", "nothing"});
   config_refused({{"model_type", "7"}}, ErrorCode::format, {"model_type", "the number 7"});
   write_config({{"model_type", ""}});
   EXPECT_EQ(open().family(), "llama");

@@ -71,7 +71,7 @@ TEST(Pth, reads_a_tensor) {
   EXPECT_EQ(values_of(w), (std::vector<float>{0, 1, 2, 3, 4, 5}));
 }
 
-TEST(Pth, content_decides_not_the_extension) {
+TEST(Pth, content_decides_not_the_extension) {  // P00
   const BytesFile file(kGood, "model.safetensors");
   EXPECT_EQ(read_pth(*file).size(), 1U);
 }
@@ -95,14 +95,14 @@ TEST(Pth, the_stride_of_one_element_means_nothing) {
   EXPECT_EQ(read_pth(*file).at("w").strides, (std::vector<std::int64_t>{1, 1}));
 }
 
-TEST(Pth, an_expanded_tensor_is_not_materialised) {
+TEST(Pth, an_expanded_tensor_is_not_materialised) {  // P59
   const BytesFile file(view(0, {1LL << 40, 3}, {0, 1}));
   const TensorTable table = read_pth(*file);
   EXPECT_EQ(table.at("w").shape[0], 1LL << 40);
   EXPECT_EQ(table.at("w").strides, (std::vector<std::int64_t>{0, 1}));
 }
 
-TEST(Pth, refuses_views_that_leave_their_storage) {
+TEST(Pth, refuses_views_that_leave_their_storage) {  // P55, P56, P57, P58
   refuses(view(0, {7}, {1}), {"tensor w", "storage of 6", "element 6"});
   refuses(view(1, {6}, {1}), {"tensor w", "element 6"});
   refuses(view(0, {2, 3}, {4, 1}), {"tensor w", "element 6"});
@@ -115,14 +115,14 @@ TEST(Pth, refuses_views_that_leave_their_storage) {
   refuses(view(INT64_MAX, {1}, {1}), {"tensor w"});
 }
 
-TEST(Pth, refuses_sizes_whose_product_overflows) {
+TEST(Pth, refuses_sizes_whose_product_overflows) {  // P55
   refuses(view(0, {1LL << 32, 1LL << 32}, {0, 0}), {"tensor w", "2^60"});
   refuses(view(0, {1LL << 62}, {0}), {"tensor w", "2^60"});
   refuses(view(0, {1LL << 32, 1LL << 32, 0}, {0, 0, 0}), {"tensor w"});
   refuses(view(0, {0, 1LL << 32, 1LL << 32}, {0, 0, 0}), {"tensor w"});
 }
 
-TEST(Pth, storages_have_exactly_their_size) {
+TEST(Pth, storages_have_exactly_their_size) {  // P15, P16, P54
   const std::string tensor = p::tensor(p::storage("0", 6), 0, {6}, {1});
   refuses(pth_of(tensor, kSixFloats.substr(4)), {"archive/data/0", "6 elements", "20 bytes"});
   refuses(pth_of(tensor, kSixFloats + "xxxx"), {"archive/data/0", "6 elements", "28 bytes"});
@@ -132,7 +132,7 @@ TEST(Pth, storages_have_exactly_their_size) {
   refuses(zip_bytes(torch_parts(p::whole(p::dict({{"s", p::storage("0", 5)}})), {kSixFloats})), {"archive/data/0"});
 }
 
-TEST(Pth, refuses_a_storage_that_is_not_there) {
+TEST(Pth, refuses_a_storage_that_is_not_there) {  // P17
   refuses(pth_of(p::tensor(p::storage("1", 6), 0, {6}, {1})), {"archive/data/1"});
 }
 
@@ -150,7 +150,7 @@ std::vector<ZipPart> good_parts() {
   return torch_parts(p::whole(p::dict({{"w", p::tensor(p::storage("0", 6), 0, {2, 3}, {3, 1})}})), {kSixFloats});
 }
 
-TEST(Pth, byteorder_is_little_or_absent) {
+TEST(Pth, byteorder_is_little_or_absent) {  // P18, P19
   std::vector<ZipPart> parts = good_parts();
   parts[1].data = "big";
   refuses(zip_bytes(parts), {"'little'", "'big'"}, ErrorCode::unsupported);
@@ -165,14 +165,14 @@ TEST(Pth, byteorder_is_little_or_absent) {
   EXPECT_EQ(read_pth(*file).size(), 1U);
 }
 
-TEST(Pth, version_is_ignored) {
+TEST(Pth, version_is_ignored) {  // P20
   std::vector<ZipPart> parts = good_parts();
   parts.back().data = "999999";
   const BytesFile file(zip_bytes(parts));
   EXPECT_EQ(read_pth(*file).size(), 1U);
 }
 
-TEST(Pth, reads_zips_made_again_by_other_tools) {
+TEST(Pth, reads_zips_made_again_by_other_tools) {  // P23, P24, P25
   std::vector<ZipPart> parts = good_parts();
   std::reverse(parts.begin(), parts.end());
   parts.insert(parts.begin(), {"archive/", ""});
@@ -183,7 +183,7 @@ TEST(Pth, reads_zips_made_again_by_other_tools) {
   EXPECT_EQ(values_of(read_pth(*file).at("w")), (std::vector<float>{0, 1, 2, 3, 4, 5}));
 }
 
-TEST(Pth, refuses_compressed_entries) {
+TEST(Pth, refuses_compressed_entries) {  // P10
   for (const std::size_t i : {std::size_t{0}, std::size_t{2}}) {
     std::vector<ZipPart> parts = good_parts();
     parts[i].method = 8;
@@ -191,7 +191,7 @@ TEST(Pth, refuses_compressed_entries) {
   }
 }
 
-TEST(Pth, checks_the_checksum_of_the_pickle_only) {
+TEST(Pth, checks_the_checksum_of_the_pickle_only) {  // P09
   std::vector<ZipPart> parts = good_parts();
   parts[0].crc = 1;
   refuses(zip_bytes(parts), {"archive/data.pkl", "checksum"});
@@ -201,7 +201,7 @@ TEST(Pth, checks_the_checksum_of_the_pickle_only) {
   EXPECT_EQ(read_pth(*file).size(), 1U);
 }
 
-TEST(Pth, has_one_pickle_and_one_root) {
+TEST(Pth, has_one_pickle_and_one_root) {  // P11
   std::vector<ZipPart> parts = good_parts();
   parts.push_back({"other/data.pkl", parts[0].data});
   refuses(zip_bytes(parts), {"archive/data.pkl", "other/data.pkl"});
@@ -215,7 +215,7 @@ TEST(Pth, has_one_pickle_and_one_root) {
   EXPECT_EQ(read_pth(*file).size(), 1U);
 }
 
-TEST(Pth, refuses_torchscript_with_a_hint) {
+TEST(Pth, refuses_torchscript_with_a_hint) {  // P21
   for (const char* name : {"archive/constants.pkl", "archive/code/__torch__.py"}) {
     std::vector<ZipPart> parts = good_parts();
     parts.push_back({name, "x"});
@@ -223,17 +223,13 @@ TEST(Pth, refuses_torchscript_with_a_hint) {
   }
 }
 
-TEST(Pth, refuses_old_formats_with_a_hint) {
-  const std::string magic("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", 15);
-  refuses(magic, {"before 1.6", "torch.save"}, ErrorCode::unsupported);
-  refuses("L119547037146038801333356L\n.", {"before 1.6", "torch.save"}, ErrorCode::unsupported);
-  refuses("\x80\x04\x95" + std::string(20, 'x'), {"bare pickle", "torch.save"}, ErrorCode::unsupported);
+TEST(Pth, refuses_the_oldest_format_with_a_hint) {  // P22
   std::string tar(1024, '\0');
   tar.replace(257, 5, "ustar");
-  refuses(tar, {"tar archive", "torch.save"}, ErrorCode::unsupported);
+  refuses(tar, {"tar archive", "before 0.2", "torch.save"}, ErrorCode::unsupported);
 }
 
-TEST(Pth, says_what_else_a_file_is) {
+TEST(Pth, says_what_else_a_file_is) {  // P01
   refuses("", {"an empty file"});
   refuses("abc", {"zip archive"});
   refuses("<!DOCTYPE html><html>", {"HTML"});
@@ -242,7 +238,7 @@ TEST(Pth, says_what_else_a_file_is) {
   refuses(kGood.substr(0, kGood.size() / 2), {"truncated"});
 }
 
-TEST(Pth, names_the_pickles_faults_with_the_file) {
+TEST(Pth, names_the_pickles_faults_with_the_file) {  // P26
   refuses(pth_of(p::call(p::global("os", "system"), p::text("id") + "\x85")), {"os.system", "data.pkl"},
           ErrorCode::unsupported);
 }
@@ -289,7 +285,7 @@ class Mutant {
   std::string good_;
 };
 
-TEST(Pth, refuses_every_truncation) {
+TEST(Pth, refuses_every_truncation) {  // P02, X3
   Mutant mutant(kGood);
   for (std::size_t n = kGood.size(); n-- > 0;) {
     mutant.cut(n);
@@ -297,7 +293,7 @@ TEST(Pth, refuses_every_truncation) {
   }
 }
 
-TEST(Pth, a_flipped_byte_gives_an_error_or_the_same_tensors) {
+TEST(Pth, a_flipped_byte_gives_an_error_or_the_same_tensors) {  // X4
   Mutant mutant(kGood);
   const std::string good = mutant.describe();
   const auto start = std::chrono::steady_clock::now();
@@ -316,7 +312,7 @@ TEST(Pth, a_flipped_byte_gives_an_error_or_the_same_tensors) {
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 60.0);
 }
 
-TEST(Pth, length_fields_with_extreme_values_are_harmless) {
+TEST(Pth, length_fields_with_extreme_values_are_harmless) {  // X5
   Mutant mutant(kGood);
   const std::string good = mutant.describe();
   for (const char* signature : {"PK\x03\x04", "PK\x01\x02", "PK\x06\x06", "PK\x06\x07", "PK\x05\x06"}) {
@@ -336,7 +332,13 @@ TEST(Pth, length_fields_with_extreme_values_are_harmless) {
   }
 }
 
-TEST(Pth, memory_stays_small) {
+TEST(Pth, memory_stays_small) {  // X6
+  const auto peak = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;
+  };
+  const long before = peak();  // more than the limit only if other tests ran in this process
   // The dearest pickles this reader accepts or refuses: many steps, many nodes, many tensors.
   const std::string tensor = p::tensor(p::storage("0", 6), 0, {2, 3}, {3, 1}) +
                              "q\1"
@@ -344,12 +346,10 @@ TEST(Pth, memory_stays_small) {
   std::string many = tensor + "}(";
   for (int i = 0; i < 150000; ++i) many += p::text(std::to_string(i)) + "h\1";
   refuses(zip_bytes(torch_parts(p::whole(many + "u"), {kSixFloats})), {"131072 tensors"}, ErrorCode::unsupported);
-  refuses(pth_of("(" + std::string(5000000, 'N') + "t"), {"steps"}, ErrorCode::unsupported);
-  refuses(pth_of(std::string(5000000, ']')), {"steps"}, ErrorCode::unsupported);
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
+  refuses(pth_of("(" + std::string(5000000, 'N') + "t"), {"values"}, ErrorCode::unsupported);
+  refuses(pth_of(std::string(5000000, ']')), {"values"}, ErrorCode::unsupported);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  EXPECT_LT(usage.ru_maxrss, 400 * 1024) << "kilobytes";
+  EXPECT_LE(peak(), std::max(before, 400L * 1024)) << "kilobytes";
 #endif
 }
 
@@ -420,26 +420,26 @@ std::string summary(const TensorTable& table) {
   return text;
 }
 
-TEST(Pth, reads_the_real_zip_files) {
+TEST(Pth, reads_all_real_files_but_torchscript) {
   SWIGLU_NEEDS_TEST_DATA();
-  int read = 0;
+  int zips = 0;
+  int others = 0;
   for (const char* folder : {"pth", "derived"}) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(test_data() / folder)) {
       const std::string path = entry.path().string();
       if (!entry.is_regular_file() || (!path.ends_with(".pt") && !path.ends_with(".pth"))) continue;
       const auto file = std::make_shared<const files::File>(entry.path());
-      const bool script = path.find("/tch/") != path.npos;
-      if (file_bytes(entry.path()).starts_with("PK") && !script) {
-        EXPECT_NO_THROW((void)read_pth(file)) << path;
-        ++read;
+      if (path.find("/tch/") != path.npos) {  // P21
+        expect_error(ErrorCode::unsupported, {entry.path().filename().string(), "TorchScript", "torch.save"},
+                     [&] { (void)read_pth(file); });
         continue;
       }
-      expect_error(ErrorCode::unsupported,
-                   {entry.path().filename().string(), script ? "TorchScript" : "before 1.6", "torch.save"},
-                   [&] { (void)read_pth(file); });
+      EXPECT_NO_THROW((void)read_pth(file)) << path;
+      ++(file_bytes(entry.path()).starts_with("PK") ? zips : others);
     }
   }
-  EXPECT_GE(read, 40);
+  EXPECT_GE(zips, 40);
+  EXPECT_GE(others, 27);
 }
 
 TEST(Pth, finds_the_tensors_of_the_real_files) {
@@ -486,7 +486,7 @@ TEST(Pth, reads_the_values_of_the_real_files) {
   EXPECT_EQ(sum("ffn_norm"), 64.0);
 }
 
-TEST(Pth, refuses_the_real_broken_file) {
+TEST(Pth, refuses_the_real_broken_file) {  // P01
   SWIGLU_NEEDS_TEST_DATA();
   const auto file = std::make_shared<const files::File>(test_data() / "malformed/pth/broken.pt");
   expect_error(ErrorCode::format, {"broken.pt", "not a PyTorch checkpoint"}, [&] { (void)read_pth(file); });

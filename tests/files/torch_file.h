@@ -129,7 +129,36 @@ inline std::string tensor(const std::string& storage, std::int64_t offset, const
   return call(global("torch._utils", "_rebuild_tensor_v2"),
               tuple({storage, number(offset), numbers(sizes), numbers(strides), "\x89", ordered_dict()}));
 }
+/// As before PyTorch 1.6; `view` is the sixth item.
+inline std::string old_storage(const std::string& key, std::int64_t elements, const std::string& view = "N",
+                               const std::string& type = "FloatStorage") {
+  return tuple({text("storage"), global("torch", type), text(key), text("cpu"), number(elements), view}) + "Q";
+}
+inline std::string strings(const std::vector<std::string>& values) {
+  std::string out = "](";
+  for (const auto& value : values) out += text(value);
+  return out + "e";
+}
 }  // namespace pickled
+
+/// The pieces of a file from before PyTorch 1.6; what a test sets replaces the truth.
+struct OldFile {
+  std::string magic = std::string("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", 15);
+  std::string version = pickled::whole(pickled::number(1001));
+  std::string system = pickled::whole(
+      pickled::dict({{"protocol_version", pickled::number(1001)}, {"little_endian", "\x88"}, {"type_sizes", "}"}}));
+  std::string object;                                          ///< without PROTO and STOP
+  std::vector<std::string> keys;                               ///< of the storages, in the order of `storages`
+  std::vector<std::pair<std::int64_t, std::string>> storages;  ///< number of elements, bytes
+  [[nodiscard]] std::string pickles() const {
+    return magic + version + system + pickled::whole(object) + pickled::whole(pickled::strings(keys));
+  }
+  [[nodiscard]] std::string bytes() const {
+    std::string out = pickles();
+    for (const auto& [count, data] : storages) out += little(static_cast<std::uint64_t>(count), 8) + data;
+    return out;
+  }
+};
 
 /// A dense row-major float tensor in a storage of its own.
 struct FloatTensor {

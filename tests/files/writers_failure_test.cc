@@ -26,6 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr CheckpointFormat kHuggingFace = CheckpointFormat::huggingface;
 constexpr CheckpointFormat kMeta = CheckpointFormat::meta;
+constexpr CheckpointFormat kGguf = CheckpointFormat::gguf;
 
 // Everything below a folder.
 std::set<std::string> tree(const fs::path& folder) {
@@ -69,7 +70,7 @@ struct WritersFailing : ::testing::Test {
 };
 
 TEST_F(WritersFailing, refuses_sizes_that_make_no_checkpoint) {
-  for (const CheckpointFormat format : {kHuggingFace, kMeta}) {
+  for (const CheckpointFormat format : {kHuggingFace, kMeta, kGguf}) {
     const auto with = [&](auto change) {
       CheckpointRecipe r = recipe(format);
       change(r);
@@ -107,6 +108,7 @@ TEST_F(WritersFailing, refuses_a_folder_that_holds_a_checkpoint) {
     std::ofstream(folder / name) << "old";
     EXPECT_NE(refusal(recipe(kMeta)).find(name), std::string::npos);
     EXPECT_NE(refusal(recipe(kHuggingFace)).find(name), std::string::npos);
+    EXPECT_NE(refusal(recipe(kGguf)).find(name), std::string::npos);
     fs::remove_all(folder);
   }
   fs::create_directories(folder);
@@ -126,7 +128,7 @@ TEST_F(WritersFailing, refuses_a_folder_that_cannot_be_one) {
 }
 
 TEST_F(WritersFailing, leaves_nothing_when_the_caller_throws_at_any_moment) {
-  for (const CheckpointRecipe& good : {recipe(kHuggingFace, 5), recipe(kMeta, 4)}) {
+  for (const CheckpointRecipe& good : {recipe(kHuggingFace, 5), recipe(kMeta, 4), recipe(kGguf, 5)}) {
     for (const bool in_progress : {false, true}) {
       for (int moment = 0;; ++moment) {
         int calls = 0;
@@ -172,7 +174,8 @@ TEST_F(WritersFailing, leaves_nothing_when_the_disk_is_full) {
   struct rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  for (const CheckpointRecipe& r : {recipe(kHuggingFace), recipe(kHuggingFace, 3), recipe(kMeta), recipe(kMeta, 4)}) {
+  for (const CheckpointRecipe& r :
+       {recipe(kHuggingFace), recipe(kHuggingFace, 3), recipe(kMeta), recipe(kMeta, 4), recipe(kGguf)}) {
     for (const rlim_t limit : {rlim_t{0}, rlim_t{60}, rlim_t{700}, rlim_t{3000}, rlim_t{40000}}) {
       const struct rlimit small{.rlim_cur = limit, .rlim_max = before.rlim_max};
       ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);

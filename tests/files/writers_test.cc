@@ -110,6 +110,7 @@ TEST_F(Writers, huggingface_has_every_tensor_in_every_type_and_shard_count) {
         std::size_t data = 0;
         const auto entries = safetensors_entries(file, data);
         EXPECT_EQ(data % 8, 0U);
+        EXPECT_NE(file.substr(0, data).find("\"swiglu.tensors\":\"feed-forward only\""), std::string::npos);
         EXPECT_FALSE(entries.empty());
         std::size_t end = 0;
         for (const auto& [tensor, entry] : entries) {  // in order of their names, without holes
@@ -137,6 +138,7 @@ TEST_F(Writers, huggingface_has_every_tensor_in_every_type_and_shard_count) {
       if (shards > 1) {
         const auto total = 12 * (3 * 20 * 36 + 20) * size_of(dtype);
         EXPECT_NE(index.find(fmt::format("\"total_size\": {}\n", total)), std::string::npos) << index;
+        EXPECT_NE(index.find("\"swiglu.tensors\": \"feed-forward only\""), std::string::npos) << index;
       }
     }
   }
@@ -241,7 +243,8 @@ TEST_F(Writers, meta_shards_split_w1_and_w3_by_rows_and_w2_by_columns) {
       for (int s = 0; s < shards; ++s) {
         const std::string root = fmt::format("consolidated.{:02}", s);
         const auto entries = zip_entries(get(folder / (root + ".pth")));
-        EXPECT_EQ(entries.size(), 48U + 3);
+        EXPECT_EQ(entries.size(), 48U + 4);
+        EXPECT_EQ(entries.at(root + "/swiglu.tensors"), "feed-forward only\n");
         EXPECT_EQ(entries.at(root + "/version"), "3\n");
         EXPECT_EQ(entries.at(root + "/byteorder"), "little");
         for (int i = 0; i < 12; ++i) {
@@ -330,12 +333,13 @@ TEST_F(Writers, Slow_meta_files_beyond_4_GiB_have_zip64_offsets) {
   const std::uint64_t directory = little(tail, 48, 8);
   const std::string entries = bytes(directory, static_cast<std::size_t>(size - directory));
   std::size_t at = 0;
-  for (const char* name : {"data.pkl", "byteorder", "data/0", "data/1", "data/2", "data/3", "version"}) {
+  for (const char* name :
+       {"data.pkl", "byteorder", "data/0", "data/1", "data/2", "data/3", "version", "swiglu.tensors"}) {
     const std::string full = fmt::format("consolidated.00/{}", name);
     ASSERT_EQ(entries.substr(at + 46, full.size()), full);
     const bool large = full.starts_with("consolidated.00/data/") && !full.ends_with('3');
-    const bool far =
-        at > 0 && (full.ends_with("/1") || full.ends_with("/2") || full.ends_with("/3") || full.ends_with("version"));
+    const bool far = at > 0 && (full.ends_with("/1") || full.ends_with("/2") || full.ends_with("/3") ||
+                                full.ends_with("version") || full.ends_with(".tensors"));
     const auto extra = static_cast<std::size_t>(little(entries, at + 30, 2));
     EXPECT_EQ(extra, large || far ? 4U + (large ? 16U : 0U) + (far ? 8U : 0U) : 0U) << name;
     std::size_t field = at + 46 + full.size() + 4;

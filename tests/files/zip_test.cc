@@ -46,14 +46,14 @@ TEST(Zip, reads_what_torch_writes) {
   for (const ZipEntry& entry : zip.entries()) EXPECT_EQ(entry.offset % 64, 0U) << entry.name;
 }
 
-TEST(Zip, reads_what_ordinary_zip_tools_write) {
+TEST(Zip, reads_what_ordinary_zip_tools_write) {  // P23, P24
   ZipShape plain;
   plain.torch = false;
   accepts(zip_bytes(kParts, plain));
   accepts(zip_bytes({kParts[2], kParts[1], kParts[0]}, plain));
 }
 
-TEST(Zip, accepts_an_archive_comment) {
+TEST(Zip, accepts_an_archive_comment) {  // P25
   ZipShape shape;
   shape.comment = std::string(60000, 'c');
   accepts(zip_bytes(kParts, shape));
@@ -61,7 +61,7 @@ TEST(Zip, accepts_an_archive_comment) {
   accepts(zip_bytes(kParts, shape));
 }
 
-TEST(Zip, tells_a_truncated_file_at_every_length) {
+TEST(Zip, tells_a_truncated_file_at_every_length) {  // P02
   for (const bool torch : {true, false}) {
     ZipShape shape;
     shape.torch = torch;
@@ -77,7 +77,7 @@ TEST(Zip, tells_a_truncated_file_at_every_length) {
   }
 }
 
-TEST(Zip, refuses_a_directory_outside_the_file) {
+TEST(Zip, refuses_a_directory_outside_the_file) {  // P03
   ZipShape shape;
   shape.directory = 100000;
   refuses(zip_bytes(kParts, shape), {});
@@ -85,7 +85,7 @@ TEST(Zip, refuses_a_directory_outside_the_file) {
   refuses(zip_bytes(kParts, shape), {});
 }
 
-TEST(Zip, refuses_a_wrong_count) {
+TEST(Zip, refuses_a_wrong_count) {  // P04, P05
   for (const bool torch : {true, false}) {
     for (const std::uint64_t count : std::initializer_list<std::uint64_t>{0, 1, 2, 4, 65535}) {
       ZipShape shape;
@@ -107,7 +107,7 @@ TEST(Zip, refuses_an_archive_in_several_parts) {
   refuses(bytes, {"part of several"});
 }
 
-TEST(Zip, refuses_a_zip64_locator_that_points_nowhere) {
+TEST(Zip, refuses_a_zip64_locator_that_points_nowhere) {  // P05
   for (const std::uint64_t at : {std::uint64_t{0}, std::uint64_t{100}, std::uint64_t{1} << 40, ~std::uint64_t{0}}) {
     ZipShape shape;
     shape.zip64_at = at;
@@ -131,30 +131,30 @@ TEST(Zip, refuses_bytes_after_the_archive) {
   refuses(zip_bytes(kParts) + zip_bytes(kParts), {});
 }
 
-TEST(Zip, refuses_a_local_header_that_is_not_there) {
+TEST(Zip, refuses_a_local_header_that_is_not_there) {  // P06
   refuses(zip_bytes(parts_with(1, [](ZipPart& p) { p.local_signature = 0x04034b51; })), {"r/data/0", "local header"});
   for (const std::uint32_t header : {1U, 64U, 0x7fffffffU, 0xfffffffeU, 0xffffffffU}) {
     refuses(zip_bytes(parts_with(1, [&](ZipPart& p) { p.header = header; })), {});
   }
 }
 
-TEST(Zip, refuses_a_local_name_that_differs) {
+TEST(Zip, refuses_a_local_name_that_differs) {  // P07
   refuses(zip_bytes(parts_with(1, [](ZipPart& p) { p.local_name = "r/data/9"; })), {"r/data/0", "r/data/9"});
   refuses(zip_bytes(parts_with(1, [](ZipPart& p) { p.local_name = "r/data/10"; })), {"r/data/0"});
 }
 
-TEST(Zip, refuses_encryption) {
+TEST(Zip, refuses_encryption) {  // P08
   refuses(zip_bytes(parts_with(0, [](ZipPart& p) { p.flags = 0x0809; })), {"r/data.pkl", "encrypted"},
           ErrorCode::unsupported);
   refuses(zip_bytes(parts_with(0, [](ZipPart& p) { p.local_flags = 0x0809; })), {"r/data.pkl", "encrypted"});
 }
 
-TEST(Zip, refuses_unknown_and_contradicting_compression) {
+TEST(Zip, refuses_unknown_and_contradicting_compression) {  // P10
   refuses(zip_bytes(parts_with(0, [](ZipPart& p) { p.method = 99; })), {"r/data.pkl", "99"}, ErrorCode::unsupported);
   refuses(zip_bytes(parts_with(0, [](ZipPart& p) { p.local_method = 8; })), {"r/data.pkl"});
 }
 
-TEST(Zip, lists_compressed_entries_but_does_not_read_them) {
+TEST(Zip, lists_compressed_entries_but_does_not_read_them) {  // P10
   const BytesFile file(zip_bytes(parts_with(0, [](ZipPart& p) { p.method = 8; })));
   const ZipArchive zip(*file);
   const ZipEntry* entry = zip.find("r/data.pkl");
@@ -163,11 +163,11 @@ TEST(Zip, lists_compressed_entries_but_does_not_read_them) {
   expect_error(ErrorCode::unsupported, {"x.pth", "r/data.pkl", "compressed"}, [&] { (void)zip.read(*entry, 100); });
 }
 
-TEST(Zip, refuses_two_sizes_of_a_stored_entry) {
+TEST(Zip, refuses_two_sizes_of_a_stored_entry) {  // P14
   refuses(zip_bytes(parts_with(1, [](ZipPart& p) { p.usize = 99; })), {"r/data/0", "100", "99"});
 }
 
-TEST(Zip, refuses_overlapping_and_overlong_payloads) {
+TEST(Zip, refuses_overlapping_and_overlong_payloads) {  // P13
   refuses(zip_bytes(parts_with(1, [](ZipPart& p) { p.csize = p.usize = 5000; })), {"r/data/0", "5000"});
   refuses(zip_bytes(parts_with(2, [](ZipPart& p) { p.csize = p.usize = 500; })), {"r/version", "500"});
   refuses(zip_bytes(parts_with(2, [](ZipPart& p) { p.csize = p.usize = 0xfffffffe; })), {"r/version"});
@@ -195,18 +195,18 @@ TEST(Zip, refuses_holes) {
   refuses(zip_bytes(parts_with(1, [](ZipPart& p) { p.csize = p.usize = 96; })), {"r/data/0", "96 bytes"});
 }
 
-TEST(Zip, refuses_many_names_for_one_body) {
+TEST(Zip, refuses_many_names_for_one_body) {  // P13
   std::vector<ZipPart> parts = kParts;
   parts[1].local_name = parts[0].local_name = "r/version_";
   parts[2].name = "r/version_";
   refuses(zip_bytes(parts), {});
 }
 
-TEST(Zip, refuses_a_name_that_occurs_twice) {
+TEST(Zip, refuses_a_name_that_occurs_twice) {  // P11
   refuses(zip_bytes({kParts[0], kParts[1], kParts[1]}), {"r/data/0", "twice"});
 }
 
-TEST(Zip, refuses_names_that_could_lead_out_of_a_folder) {
+TEST(Zip, refuses_names_that_could_lead_out_of_a_folder) {  // P12
   for (const std::string& name :
        {std::string("../x"), std::string("/etc/passwd"), std::string("r/../../x"), std::string("r\\data.pkl"),
         std::string("r/a\0b", 5), std::string("r/.."), std::string()}) {
@@ -220,7 +220,7 @@ TEST(Zip, escapes_names_in_messages) {
   refuses(zip_bytes({kParts[0], {"r/\x1b[31m\n", "x"}, {"r/\x1b[31m\n", "x"}}), {"r/\\x1b[31m\\n"});
 }
 
-TEST(Zip, checks_the_checksum_when_it_reads) {
+TEST(Zip, checks_the_checksum_when_it_reads) {  // P09
   const BytesFile file(zip_bytes(parts_with(1, [](ZipPart& p) { p.crc = 0x12345678; })));
   const ZipArchive zip(*file);
   const auto& entry = *zip.find("r/data/0");

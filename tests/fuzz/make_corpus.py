@@ -168,3 +168,50 @@ put("packed", "header", json.dumps({
                             "checksums": region(4288, 8)},
                 "down": {"dtype": "bf16", "storage": "compact", "index": region(4352, 0),
                          "payload": region(8192, 8128), "checksums": region(16320, 8)}}]}))
+
+
+# GGUF: one layer of some types, one of stacked experts, a part of a split set.
+def gguf_string(text):
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def gguf(pairs, tensors, version=3, alignment=32):
+    kinds = {int: (4, "<I"), float: (6, "<f")}
+    out = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(pairs))
+    for key, value in pairs.items():
+        out += gguf_string(key)
+        if isinstance(value, str):
+            out += struct.pack("<I", 8) + gguf_string(value)
+        elif isinstance(value, list):
+            out += struct.pack("<IIQ", 9, 4, len(value)) + struct.pack(f"<{len(value)}I", *value)
+        else:
+            kind, form = kinds[type(value)]
+            out += struct.pack("<I", kind) + struct.pack(form, value)
+    data = b""
+    for name, kind, shape, size in tensors:
+        data += bytes(-len(data) % alignment)
+        out += gguf_string(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape)
+        out += struct.pack("<IQ", kind, len(data))
+        data += bytes(i * 37 % 251 for i in range(size))
+    return out + bytes(-len(out) % alignment) + data
+
+
+def gguf_keys(hidden, **more):
+    return {"general.architecture": "llama", "llama.block_count": 1, "llama.embedding_length": 32,
+            "llama.feed_forward_length": hidden, "llama.attention.layer_norm_rms_epsilon": 1e-5, **more}
+
+
+GGUF_TYPES = {"q4_0": (2, 32, 18), "q8_0": (8, 32, 34), "q2_k": (10, 256, 84), "q6_k": (14, 256, 210),
+              "iq4_xs": (23, 256, 136), "mxfp4": (39, 32, 17), "f16": (1, 1, 2)}
+for name, (kind, block, size) in GGUF_TYPES.items():
+    dim = max(block, 32)
+    matrix = dim * 32 // block * size
+    down = GGUF_TYPES["mxfp4"]
+    put("gguf", name, gguf(gguf_keys(32, **{"llama.embedding_length": dim}), [
+        ("blk.0.ffn_norm.weight", 0, [dim], 4 * dim), ("blk.0.ffn_gate.weight", kind, [dim, 32], matrix),
+        ("blk.0.ffn_up.weight", kind, [dim, 32], matrix), ("blk.0.ffn_down.weight", down[0], [32, dim], dim * down[2])]))
+put("gguf", "experts", gguf(gguf_keys([4], **{"llama.expert_count": 2, "general.alignment": 8}), [
+    ("blk.0.ffn_norm.weight", 0, [32], 128), ("blk.0.ffn_gate_inp.weight", 0, [32, 2], 256),
+    ("blk.0.ffn_gate_exps.weight", 2, [32, 4, 2], 144), ("blk.0.ffn_up_exps.weight", 8, [32, 4, 2], 272),
+    ("blk.0.ffn_down_exps.weight", 30, [4, 32, 2], 512)], version=2, alignment=8))
+put("gguf", "split", gguf({"split.no": 0, "split.count": 2, "split.tensors.count": 4, **gguf_keys(4)}, []))

@@ -1,0 +1,30 @@
+// A matrix in slices of half a MiB, several at once: how `compare` reads weights. Knows TensorSource and elements.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "swiglu/swiglu.hpp"
+
+namespace swiglu::cli {
+
+/// Some whole rows of a matrix.
+struct Slice {
+  std::int64_t index;
+  std::int64_t row, rows;
+};
+
+/// How many slices a matrix of this shape is read in.
+[[nodiscard]] std::int64_t slices_of(std::int64_t rows, std::int64_t cols);
+
+/// Calls `task` for every slice, from the pool's threads; throws what the first failing task threw.
+void for_slices(std::int64_t rows, std::int64_t cols, ThreadPool& pool, const std::function<void(const Slice&)>& task);
+
+/// The slice's elements, row after row, as stored.
+[[nodiscard]] std::vector<std::byte> read_bytes(const TensorSource& source, const Slice& slice);
+/// The same, widened.
+[[nodiscard]] std::vector<double> read_doubles(const TensorSource& source, const Slice& slice);
+
+}  // namespace swiglu::cli
