@@ -178,7 +178,7 @@ class Reader {
     const std::uint64_t count = u64(fmt::format("the number of {}", of));
     const std::uint64_t room = cursor_.left() / smallest;
     if (count > room) {
-      fail(fmt::format("found a number of {} of {}, where the file has room for {}", of, count, room));
+      fail(fmt::format("expected a number of {} that the file has room for, at most {}, found {}", of, room, count));
     }
     if (count > kMaxEntries) {
       fail(fmt::format("expected at most {} {}, found {}", kMaxEntries, of, count), ErrorCode::unsupported);

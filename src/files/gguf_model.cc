@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "files/checkpoint.h"
 #include "files/gguf_config.h"
+#include "files/names.h"
 
 namespace swiglu::files {
 namespace {
@@ -131,6 +132,10 @@ Contents open_gguf(const std::filesystem::path& path, const OpenOptions& options
   Weights weights;
   weights.where = escaped(path.string());
   weights.table = PartReader(first, contents, options).read();
+  if (find_layers(weights.table).empty()) {  // a vocabulary, say: the keys of a model need not be there
+    build_layers(contents, weights, nullptr, options);
+    return contents;
+  }
   const GgufConfig config = read_gguf_config(first, options);
   contents.family = config.family;
   contents.config.eps = config.eps;
