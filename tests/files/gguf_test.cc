@@ -127,8 +127,8 @@ TEST_F(Gguf, refuses_counts_beyond_the_file) {
     refused(counts(count, 0), {"number of tensors", fmt::format("{}", count)});  // G07
     refused(counts(0, count), {"number of keys", fmt::format("{}", count)});     // G08
   }
-  refused(counts(1'000'000'000, 0), {"number of tensors", "room for 3"});  // G09
-  refused(counts(0, 6), {"number of keys", "room for 5"});
+  refused(counts(1'000'000'000, 0), {"number of tensors", "at most 3"});  // G09
+  refused(counts(0, 6), {"number of keys", "at most 5"});
 }
 
 TEST_F(Gguf, refuses_keys_that_are_none) {
