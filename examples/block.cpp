@@ -1,7 +1,7 @@
 // One feed-forward sublayer on four tokens.
 //
 //     block          a random layer, made on the spot
-//     block MODEL    layer 0 of a checkpoint: a Hugging Face or Meta folder, a .safetensors, .gguf, .pth or packed file
+//     block MODEL    layer 0 of a checkpoint: a Hugging Face, Meta or GGUF model, or a packed file
 #include <swiglu/files.hpp>
 #include <swiglu/swiglu.hpp>
 
