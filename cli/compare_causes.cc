@@ -318,6 +318,7 @@ const char* name_of(Role role) {
 
 std::string show_roles(const std::vector<Role>& roles) {
   std::vector<std::string> names;
+  names.reserve(roles.size());
   for (const Role role : roles) names.emplace_back(name_of(role));
   std::string text = names.back();
   names.pop_back();

@@ -32,6 +32,7 @@ std::uint64_t key_of(std::int64_t place) {
 
 std::vector<std::uint64_t> keys_of(std::int64_t places) {
   std::vector<std::uint64_t> keys;
+  keys.reserve(static_cast<std::size_t>(places));
   for (std::int64_t i = 0; i < places; ++i) keys.push_back(key_of(i));
   return keys;
 }

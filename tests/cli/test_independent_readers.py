@@ -1,6 +1,7 @@
 """What synth and convert write, read back by the readers that other people use: the packages safetensors, gguf and torch,
 each where it can be imported (`./dev test slow` installs the first two into build/readers)."""
 import importlib
+import json
 import os
 import sys
 import unittest
@@ -96,6 +97,57 @@ class Readers(CommandTest):
                     found = torch.cat([shard[f"layers.{i}.{name}.weight"] for shard in shards], axis)
                 self.assertEqual(found.dtype, kind)
                 np.testing.assert_array_equal(found.float().numpy(), array)
+
+    def same(self, model, other, what):
+        with self.subTest(what):
+            self.assertIn("same bits", self.done("compare", model, other, "--eps", "1e-5").out)
+
+    def test_torch_writes(self):
+        """The other way round: what torch.save writes, in all the forms that people have, is read here."""
+        torch = package("torch")
+        model, right = self.make("f32")
+        names = {"gate": "feed_forward.w1", "up": "feed_forward.w3", "down": "feed_forward.w2", "norm": "ffn_norm"}
+        state = {f"layers.{i}.{names[role]}.weight": torch.from_numpy(array.copy()) for (i, role), array in right.items()}
+        file = self.folder / "file.pth"
+        for zipped in (True, False):
+            for protocol in (2, 3, 4, 5) if zipped else (1, 2, 3, 4, 5):
+                torch.save(state, file, pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
+                self.same(model, file, f"zip {zipped}, protocol {protocol}")
+            flat = torch.cat([tensor.flatten() for tensor in state.values()])
+            pieces = torch.split(flat, [tensor.numel() for tensor in state.values()])
+            turned = lambda t: t.t().contiguous().t() if t.dim() == 2 else t
+            for what, other in {
+                "shared storage": {n: p.view(t.shape) for (n, t), p in zip(state.items(), pieces)},
+                "transposed": {name: turned(tensor) for name, tensor in state.items()},
+                "parameters": {name: torch.nn.Parameter(tensor) for name, tensor in state.items()},
+                "nested": {"model": state, "step": 3, "optimizer": {"lr": 1e-3, "betas": (0.9, 0.95)}},
+                "module.": {f"module.{name}": tensor for name, tensor in state.items()},
+                "_orig_mod.": {f"_orig_mod.{name}": tensor for name, tensor in state.items()},
+            }.items():
+                torch.save(other, file, _use_new_zipfile_serialization=zipped)
+                self.same(model, file, f"zip {zipped}, {what}")
+
+    def test_torch_writes_8_bit_floats(self):
+        torch = package("torch")
+        model, right = self.make("f32")
+        names = {"gate": "feed_forward.w1", "up": "feed_forward.w3", "down": "feed_forward.w2", "norm": "ffn_norm"}
+        values, weights, scales = {}, {}, {}
+        for (i, role), array in right.items():
+            tensor, name = torch.from_numpy(array.copy()), f"layers.{i}.{names[role]}"
+            if role == "norm":
+                values[f"{name}.weight"] = weights[f"{name}.weight"] = tensor
+                continue
+            scale = tensor.abs().amax(1, keepdim=True) / 448
+            weights[f"{name}.weight"] = (tensor / scale).to(torch.float8_e4m3fn)
+            scales[f"{i}_{names[role]}_0"] = scale
+            values[f"{name}.weight"] = weights[f"{name}.weight"].float() * scale
+        for folder, tensors in (("values", values), ("coded", weights)):
+            (self.folder / folder).mkdir()
+            torch.save(tensors, self.folder / folder / "consolidated.00.pth")
+            (self.folder / folder / "params.json").write_text(
+                json.dumps({"dim": DIM, "n_layers": LAYERS, "norm_eps": 1e-5, "hidden_dim": HIDDEN}))
+        torch.save(scales, self.folder / "coded" / "fp8_scales_0.pt")
+        self.same(self.folder / "values", self.folder / "coded", "8-bit floats")
 
 
 if __name__ == "__main__":
