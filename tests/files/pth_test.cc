@@ -338,7 +338,7 @@ TEST(Pth, memory_stays_small) {  // X6
     getrusage(RUSAGE_SELF, &usage);
     return usage.ru_maxrss;
   };
-  const long before = peak();  // more than the limit only if other tests ran in this process
+  [[maybe_unused]] const long before = peak();  // more than the limit only if other tests ran in this process
   // The dearest pickles this reader accepts or refuses: many steps, many nodes, many tensors.
   const std::string tensor = p::tensor(p::storage("0", 6), 0, {2, 3}, {3, 1}) +
                              "q\1"
