@@ -20,6 +20,7 @@ struct Group {
   [[nodiscard]] const LayerComparison& first() const { return *layers.front(); }
   [[nodiscard]] std::vector<std::int64_t> numbers() const {
     std::vector<std::int64_t> out;
+    out.reserve(layers.size());
     for (const LayerComparison* layer : layers) out.push_back(layer->layer);
     return out;
   }
