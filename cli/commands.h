@@ -98,6 +98,7 @@ struct ConvertOptions {
   std::optional<TensorType> type;                           ///< of the matrices; nothing: as in the model
   std::vector<std::pair<std::int64_t, std::int64_t>> layers;  ///< as in PackOptions
   std::optional<std::int64_t> expert;
+  bool all = false;  ///< the whole model, within its format
   OpenOptions open;
 };
 int convert(const ConvertOptions& options);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "convert_all.h"
 #include "description.h"
 #include "elements.h"
 #include "layers.h"
@@ -138,6 +139,7 @@ void tell_about(const ConvertOptions& options, const Checkpoint& model, const st
 }  // namespace
 
 int convert(const ConvertOptions& options) {
+  if (options.all) return convert_all(options);
   const Checkpoint model = Checkpoint::open(options.model, options.open);
   const std::vector<std::int64_t> layers = choose_layers(options.model, model, options.layers);
   Weights weights(model, layers, options.expert, options.format != CheckpointFormat::gguf && !options.type);

@@ -113,11 +113,14 @@ CLI::App* add_convert(CLI::App& app, ConvertOptions& o) {
          if (text != "all") o.layers = parse_ranges("--layers", text);
        });
   expert_flag(c, o.expert);
+  c->add_flag("--all", o.all,
+              "The whole model as it is, attention, embeddings and tokenizer too; hf to hf, gguf to gguf");
   eps_and_hidden_flags(c, o.open);
   c->footer(
-      "Attention and embeddings are left out. Weights keep their bits unless --dtype rounds them.\n\n"
+      "Attention and embeddings are left out without --all. Weights keep their bits unless --dtype rounds them.\n\n"
       "Examples:\n  swiglu convert Meta-Llama-3-8B out --format hf --shards 4\n"
-      "  swiglu convert model.safetensors out.gguf --format gguf --dtype q8_0\n");
+      "  swiglu convert model.safetensors out.gguf --format gguf --dtype q8_0\n"
+      "  swiglu convert Meta-Llama-3-8B-hf out --format hf --shards 8 --all\n");
   return c;
 }
 

@@ -127,6 +127,19 @@ struct WrittenCheckpoint {
 WrittenCheckpoint write_checkpoint(const std::filesystem::path& path, const CheckpointRecipe& recipe,
                                    const FillTensor& fill);
 
+/// Copies a whole model within its format, every tensor with its type, shape and bytes, into `shards` files of about
+/// equal size. `source` is what Checkpoint::open takes (with `options`), of safetensors or GGUF files.
+/// - safetensors: tensors in the order of their names, the files' metadata (where two differ, the first one's), an
+///   index where there are several files; of a folder also its other files up to 100 MB, but not folders and weights
+///   of other formats.
+/// - GGUF: the keys of the first file byte for byte, those of splitting apart, and the tensors as they lie in it.
+/// `target` as in write_checkpoint; nothing in it is replaced, and a failure leaves nothing. `progress` gets (done,
+/// total) bytes from this thread, the first time before anything is written; it may throw. Throws unsupported for .pth
+/// and .bin files and packed ones.
+WrittenCheckpoint copy_checkpoint(const std::filesystem::path& source, const std::filesystem::path& target, int shards,
+                                  const std::function<void(std::int64_t, std::int64_t)>& progress = {},
+                                  const OpenOptions& options = {});
+
 /// Deterministic random weights in the manner of a trained layer: gate, up ~ N(0, 1/dim), down ~
 /// N(0, 1/hidden), norm ~ 1 + 0.1 N(0, 1), where N is approximated by the sum of four uniform numbers
 /// (nothing beyond 3.47 deviations). The value of an element depends on (seed, layer, role, row,

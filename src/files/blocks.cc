@@ -324,6 +324,12 @@ const GgufType* gguf_type(std::uint32_t id) noexcept {
   return found != std::end(kTypes) ? found : nullptr;
 }
 
+const GgufType* gguf_type(std::string_view name) noexcept {
+  const auto* found =
+      std::find_if(std::begin(kTypes), std::end(kTypes), [&](const GgufType& t) { return t.name == name; });
+  return found != std::end(kTypes) ? found : nullptr;
+}
+
 std::string_view gguf_type_refusal(std::uint32_t id) noexcept {
   switch (id) {
     case 4:

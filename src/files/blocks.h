@@ -27,6 +27,9 @@ struct GgufType {
 /// The type with this id, or null: removed from the format, never stored in files, or unknown.
 [[nodiscard]] const GgufType* gguf_type(std::uint32_t id) noexcept;
 
+/// The type with this name, or null.
+[[nodiscard]] const GgufType* gguf_type(std::string_view name) noexcept;
+
 /// What is known of an id that gguf_type refuses, for messages: "Q4_2, which was removed from the format", ….
 [[nodiscard]] std::string_view gguf_type_refusal(std::uint32_t id) noexcept;
 

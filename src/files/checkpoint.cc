@@ -114,6 +114,12 @@ void check_options(const OpenOptions& options) {
 
 }  // namespace
 
+Contents open_contents(const std::filesystem::path& path, const OpenOptions& options) {
+  check_options(options);
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored) ? open_folder(path, options) : open_file(path, options);
+}
+
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   constexpr std::size_t kShown = 8;
   if (shape.size() <= kShown) return fmt::format("[{}]", fmt::join(shape, ", "));
@@ -163,13 +169,9 @@ Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 Checkpoint::~Checkpoint() = default;
 
 Checkpoint Checkpoint::open(const std::filesystem::path& path, const OpenOptions& options) {
-  files::check_options(options);
-  std::error_code ignored;
-  const bool folder = std::filesystem::is_directory(path, ignored);
   auto impl = std::make_unique<Impl>();
   impl->where = escaped(path.string());
-  impl->contents = or_no_memory(
-      impl->where, [&] { return folder ? files::open_folder(path, options) : files::open_file(path, options); });
+  impl->contents = or_no_memory(impl->where, [&] { return files::open_contents(path, options); });
   files::Contents& contents = impl->contents;
   if (options.map && contents.packed == nullptr) {
     throw Error(ErrorCode::usage, fmt::format("{}: only files of packed layers can be mapped, and this is of format {}",

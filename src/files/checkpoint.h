@@ -55,6 +55,9 @@ struct Contents {
   std::shared_ptr<const PackedFile> packed;           ///< of format "packed": its layers, in the order of `layers`
 };
 
+/// Whatever format `path`, a file or a folder, holds.
+[[nodiscard]] Contents open_contents(const std::filesystem::path& path, const OpenOptions& options);
+
 /// A folder with config.json and model.safetensors or model.safetensors.index.json.
 [[nodiscard]] Contents open_huggingface(const std::filesystem::path& folder, const OpenOptions& options);
 /// One safetensors file, with Hugging Face or Meta names and no configuration.

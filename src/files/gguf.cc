@@ -310,6 +310,7 @@ class Reader {
       fail(fmt::format("shape {} of {} overflows", shape_text(tensor.shape), type->name));
     }
     if (empty) bytes = 0;
+    tensor.bytes = bytes;
     tensor.strides.assign(tensor.shape.size(), 1);
     for (std::size_t i = tensor.shape.size(); i > 1; --i) {
       tensor.strides[i - 2] = tensor.strides[i - 1] * std::max<std::int64_t>(tensor.shape[i - 1], 1);

@@ -245,6 +245,21 @@ Json parse_json(std::string_view text, const JsonRules& rules, const std::string
   return builder.take();
 }
 
+std::string json_string(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
 Json read_json(const File& file, const JsonRules& rules, std::uint64_t max_bytes) {
   const std::string where = escaped(file.name());
   if (file.size() > max_bytes) {

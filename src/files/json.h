@@ -72,6 +72,9 @@ struct JsonRules {
 /// `where` begins error texts: the file, escaped.
 [[nodiscard]] Json parse_json(std::string_view text, const JsonRules& rules, const std::string& where);
 
+/// `text`, which is UTF-8, between quotes as a JSON string.
+[[nodiscard]] std::string json_string(std::string_view text);
+
 /// A whole file as JSON; refused (format) if it is larger than `max_bytes`, before anything is allocated.
 [[nodiscard]] Json read_json(const File& file, const JsonRules& rules, std::uint64_t max_bytes);
 

@@ -67,6 +67,16 @@ class Reader {
     return table;
   }
 
+  std::map<std::string, std::string> read_metadata() {
+    const Json header = read_header();
+    std::map<std::string, std::string> found;
+    const Json* metadata = header.find("__metadata__");
+    if (metadata == nullptr) return found;
+    check_metadata(*metadata);
+    for (const auto& [key, value] : *metadata->object) found.emplace(key, *value.string);
+    return found;
+  }
+
  private:
   [[noreturn]] void fail(const std::string& reason) const { throw Error(ErrorCode::format, where_ + ": " + reason); }
   [[noreturn]] void fail_tensor(const std::string& name, const std::string& reason) const {
@@ -191,6 +201,7 @@ class Reader {
                             shape_text(tensor.shape), type->name, extent.end - extent.begin, extent.begin, extent.end));
     }
     tensor.offset = data_start_ + extent.begin;
+    tensor.bytes = bits / 8;
     tensor.strides.assign(tensor.shape.size(), 1);
     for (std::size_t i = tensor.shape.size(); i > 1; --i) {
       tensor.strides[i - 2] = tensor.strides[i - 1] * std::max<std::int64_t>(tensor.shape[i - 1], 1);
@@ -230,5 +241,9 @@ class Reader {
 }  // namespace
 
 TensorTable read_safetensors(const std::shared_ptr<const File>& file) { return Reader(file).read(); }
+
+std::map<std::string, std::string> read_safetensors_metadata(const std::shared_ptr<const File>& file) {
+  return Reader(file).read_metadata();
+}
 
 }  // namespace swiglu::files

@@ -2,6 +2,7 @@
 #include "files/tensor_stream.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -51,25 +52,40 @@ std::int64_t total_bytes(const std::vector<OutputTensor>& tensors) noexcept {
                          [](std::int64_t sum, const OutputTensor& tensor) { return sum + tensor.bytes(); });
 }
 
-std::vector<std::vector<OutputTensor>> distribute(std::vector<OutputTensor> tensors, const CheckpointRecipe& recipe) {
-  const auto shards = static_cast<std::size_t>(recipe.shards);
-  if (shards > tensors.size()) {
+std::vector<std::size_t> counts_per_file(std::span<const std::uint64_t> sizes, int files) {
+  const auto shards = static_cast<std::size_t>(files);
+  if (shards > sizes.size()) {
     throw Error(ErrorCode::usage,
-                fmt::format("{} shards for {} tensors; expected at most one each", recipe.shards, tensors.size()));
+                fmt::format("{} shards for {} tensors; expected at most one each", files, sizes.size()));
   }
-  const auto total = static_cast<double>(total_bytes(tensors));
-  std::vector<std::vector<OutputTensor>> files(shards);
+  double total = 0;
+  for (const std::uint64_t size : sizes) total += static_cast<double>(size);
+  std::vector<std::size_t> counts(shards);
   std::size_t shard = 0;
   double before = 0;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const auto size = static_cast<double>(tensors[i].bytes());
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const auto size = static_cast<double>(sizes[i]);
     const double share_end = total * static_cast<double>(shard + 1) / static_cast<double>(shards);
     const bool last = shard + 1 == shards;
     const bool full = before + size / 2 > share_end;
-    const bool rest_needed = tensors.size() - i <= shards - 1 - shard;  // one for each file that is still empty
-    if (!last && !files[shard].empty() && (full || rest_needed)) ++shard;
-    files[shard].push_back(std::move(tensors[i]));
+    const bool rest_needed = sizes.size() - i <= shards - 1 - shard;  // one for each file that is still empty
+    if (!last && counts[shard] > 0 && (full || rest_needed)) ++shard;
+    ++counts[shard];
     before += size;
+  }
+  return counts;
+}
+
+std::vector<std::vector<OutputTensor>> distribute(std::vector<OutputTensor> tensors, const CheckpointRecipe& recipe) {
+  std::vector<std::uint64_t> sizes;
+  sizes.reserve(tensors.size());
+  for (const OutputTensor& tensor : tensors) sizes.push_back(static_cast<std::uint64_t>(tensor.bytes()));
+  std::vector<std::vector<OutputTensor>> files;
+  auto next = std::make_move_iterator(tensors.begin());
+  for (const std::size_t count : counts_per_file(sizes, recipe.shards)) {
+    const auto end = next + static_cast<std::ptrdiff_t>(count);
+    files.emplace_back(next, end);
+    next = end;
   }
   return files;
 }

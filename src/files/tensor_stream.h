@@ -50,6 +50,10 @@ struct TensorNames {
 [[nodiscard]] std::vector<std::vector<OutputTensor>> distribute(std::vector<OutputTensor> tensors,
                                                                 const CheckpointRecipe& recipe);
 
+/// How many of the tensors of these sizes, in their order, each of `files` files takes: about equally large, none
+/// empty. Throws usage where there are fewer tensors than files.
+[[nodiscard]] std::vector<std::size_t> counts_per_file(std::span<const std::uint64_t> sizes, int files);
+
 /// Writes tensors a few MiB at a time, so that memory stays bounded whatever their size, and reports
 /// progress over all of them.
 class TensorStream {

@@ -23,6 +23,7 @@ struct StoredTensor {
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;  ///< in elements
   std::uint64_t offset = 0;           ///< bytes from the start of the file to element 0
+  std::uint64_t bytes = 0;            ///< of all elements, which lie dense; 0 of a .pth file, where they need not
   std::shared_ptr<const File> file;
 };
 
@@ -34,6 +35,9 @@ using TensorTable = std::map<std::string, StoredTensor, std::less<>>;
 
 /// Reads and validates a safetensors header (all rules of the format, before any data is used).
 [[nodiscard]] TensorTable read_safetensors(const std::shared_ptr<const File>& file);
+
+/// The strings of a safetensors file's __metadata__; none if it has no such entry.
+[[nodiscard]] std::map<std::string, std::string> read_safetensors_metadata(const std::shared_ptr<const File>& file);
 
 /// Reads the directory and the pickle of a PyTorch checkpoint, a zip archive or the form from before 1.6; nothing in it
 /// is executed. Names are as in the state dict, after unwrapping one level of "model", "state_dict", "model_state_dict"

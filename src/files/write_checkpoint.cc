@@ -1,14 +1,12 @@
 // write_checkpoint: everything that can be refused is refused here, before a folder or file exists; then
 // the format's writer does the work inside an OutputFolder, which removes what a failure leaves.
 #include <cmath>
-#include <string_view>
-#include <system_error>
 
 #include <fmt/format.h>
 
-#include "base/text.h"
 #include "files/conversion.h"
 #include "files/source.h"
+#include "files/target.h"
 #include "files/tensor_stream.h"
 
 namespace swiglu {
@@ -48,35 +46,6 @@ void check(const CheckpointRecipe& recipe, const FillTensor& fill) {
   }
 }
 
-// Whatever a reader would take for weights or their description, complete or not.
-void refuse_existing(const std::filesystem::path& folder) {
-  std::error_code error;
-  std::filesystem::directory_iterator entry(folder, error);
-  if (error) return;  // missing, or not a folder: OutputFolder will say so
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    const std::string_view view = name;
-    if (name == "config.json" || name == "params.json" || view.ends_with(".safetensors") ||
-        view.ends_with(".safetensors.index.json") || view.ends_with(".gguf") ||
-        (view.starts_with("consolidated.") && view.ends_with(".pth")) ||
-        (view.starts_with("pytorch_model") && view.ends_with(".bin"))) {
-      refuse(fmt::format("{} already holds a checkpoint ({}); expected a new or empty folder", escaped(folder.string()),
-                         escaped(name)));
-    }
-  }
-}
-
-void check_one_file(const std::filesystem::path& path, const CheckpointRecipe& recipe) {
-  if (recipe.shards != 1) {
-    refuse(fmt::format("{}: {} shards do not fit one file; expected the name of a folder", escaped(path.string()),
-                       recipe.shards));
-  }
-  std::error_code error;
-  if (std::filesystem::exists(std::filesystem::symlink_status(path, error))) {
-    refuse(fmt::format("{} exists already; expected the name of a new file", escaped(path.string())));
-  }
-}
-
 }  // namespace
 
 WrittenCheckpoint write_checkpoint(const std::filesystem::path& path, const CheckpointRecipe& recipe,
@@ -84,9 +53,9 @@ WrittenCheckpoint write_checkpoint(const std::filesystem::path& path, const Chec
   check(recipe, fill);
   const bool one_file = recipe.format == CheckpointFormat::gguf && path.extension() == ".gguf";
   if (one_file) {
-    check_one_file(path, recipe);
+    files::check_new_file(path, recipe.shards);
   } else {
-    refuse_existing(path);
+    files::check_new_folder(path);
   }
   files::OutputFolder out(!one_file ? path : path.has_parent_path() ? path.parent_path() : ".");
   const auto write = [&] {

@@ -12,7 +12,7 @@ FLAGS = {
     "verify": {"--expert", "--layer", "--input", "--threads", "--compute", "--map", "--json"},
     "compare": {"--expert", "--layer", "--input", "--allow-rounding", "--threads", "--eps", "--hidden", "--json"},
     "pack": {"--expert", "--layers", "--compute", "--storage", "--threads", "--eps", "--hidden", "-o", "--output"},
-    "convert": {"--format", "--shards", "--dtype", "--layers", "--expert", "--eps", "--hidden"},
+    "convert": {"--format", "--shards", "--dtype", "--layers", "--expert", "--all", "--eps", "--hidden"},
     "synth": {"--preset", "--dim", "--hidden", "--layers", "--format", "--shards", "--dtype", "--seed", "-o", "--output"},
     "bench": {"--expert", "--layer", "--preset", "--dim", "--hidden", "--eps", "--map", "--dtype", "--tokens", "--threads", "--compute",
               "--isa", "--storage", "--neighbours", "--json", "--svg"},

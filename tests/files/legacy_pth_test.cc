@@ -55,7 +55,7 @@ std::string element_bytes(const StoredTensor& t, std::size_t item) {
 std::vector<float> values_of(const StoredTensor& t) {
   const std::string bytes = element_bytes(t, sizeof(float));
   std::vector<float> values(bytes.size() / sizeof(float));
-  std::memcpy(values.data(), bytes.data(), bytes.size());
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
   return values;
 }
 
