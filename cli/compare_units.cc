@@ -20,6 +20,7 @@ HashSpan units(const ByRole<Hashes>& side, Role role) { return role == Role::dow
 std::vector<std::uint64_t> whole_units(const ByRole<Hashes>& side) {
   const HashSpan gate = units(side, Role::gate), up = units(side, Role::up), down = units(side, Role::down);
   std::vector<std::uint64_t> out;
+  out.reserve(gate.size());
   for (std::size_t i = 0; i < gate.size(); ++i) {
     out.push_back((gate[i] * 0x9E3779B97F4A7C15U ^ up[i]) * 0xBF58476D1CE4E5B9U ^ down[i]);
   }

@@ -126,6 +126,7 @@ void tell_about(const ConvertOptions& options, const Checkpoint& model, const st
   for (const std::string& note : model.notes()) tell(fmt::format("swiglu: note: {}\n", note));
   if (!decoded.empty() && !options.type) {
     std::vector<std::string> names;
+    names.reserve(decoded.size());
     for (const std::string& name : decoded) names.push_back(printable(name));
     tell(fmt::format("swiglu: note: weights of type {} are decoded and written as f32; --dtype writes another type\n",
                      fmt::join(names, ", ")));

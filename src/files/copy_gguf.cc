@@ -35,8 +35,9 @@ std::vector<CopiedTensor> all_tensors(std::vector<GgufFile>& parts) {
   for (GgufFile& part : parts) {
     const auto first = std::ssize(tensors);
     for (auto& [name, stored] : part.tensors) tensors.push_back({name, std::move(stored)});
-    std::stable_sort(tensors.begin() + first, tensors.end(),
-                     [](const auto& a, const auto& b) { return a.stored.offset < b.stored.offset; });
+    std::sort(tensors.begin() + first, tensors.end(), [](const auto& a, const auto& b) {  // empty ones by name
+      return std::tie(a.stored.offset, a.stored.bytes, a.name) < std::tie(b.stored.offset, b.stored.bytes, b.name);
+    });
   }
   return tensors;
 }
@@ -89,6 +90,7 @@ WrittenCheckpoint copy_gguf(const CopyJob& job) {
     check_new_folder(job.target);
   }
   std::vector<GgufFile> parts;
+  parts.reserve(job.files.size());
   for (const auto& file : job.files) parts.push_back(read_gguf(file));
   std::vector<CopiedTensor> tensors = all_tensors(parts);
   const GgufFile& model = parts.front();

@@ -158,8 +158,10 @@ WrittenCheckpoint copy_huggingface(const CopyJob& job) {
   std::uint64_t tensor_bytes = 0;
   for (std::vector<CopiedTensor>& shard : shards) {
     // By name; where types differ, wide elements first, so that each lies at a multiple of its size.
-    std::stable_sort(shard.begin(), shard.end(),
-                     [](const auto& a, const auto& b) { return alignment(a.stored) > alignment(b.stored); });
+    std::sort(shard.begin(), shard.end(), [](const auto& a, const auto& b) {
+      const std::uint64_t left = alignment(a.stored), right = alignment(b.stored);
+      return left != right ? left > right : a.name < b.name;
+    });
     headers.push_back(header(shard, metadata));
     for (const auto& [name, stored] : shard) tensor_bytes += stored.bytes;
   }

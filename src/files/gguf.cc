@@ -105,6 +105,7 @@ class Reader {
     refuse_duplicate_keys();
     take_alignment();
     std::vector<Extent> extents;
+    extents.reserve(static_cast<std::size_t>(tensors));  // as many as the file has room for
     for (std::uint64_t i = 0; i < tensors; ++i) extents.push_back(read_tensor(i));
     out_.data_offset = (cursor_.at() + out_.alignment - 1) / out_.alignment * out_.alignment;
     place(extents);

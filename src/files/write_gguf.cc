@@ -138,7 +138,7 @@ WrittenCheckpoint write_gguf(OutputFolder& folder, const std::string& name, cons
   TensorStream stream(recipe, fill, total_bytes(tensors));
   const auto shards = distribute(std::move(tensors), recipe);
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    Pairs pairs = i == 0 ? std::move(model) : Pairs();
+    Pairs pairs = i == 0 ? model : Pairs();  // the others have none of the model's keys
     if (shards.size() > 1) {
       pairs.u16("split.no", i);
       pairs.u16("split.count", shards.size());
