@@ -58,11 +58,13 @@ std::filesystem::path only_gguf(const std::filesystem::path& folder, std::vector
     const bool split = name.size() > kTail && name.compare(name.size() - 9, 4, "-of-") == 0;
     return split ? name.substr(0, name.size() - kTail) + name.substr(name.size() - 9) : name;
   };
-  if (set_of(paths.front()) == set_of(paths.back())) return paths.front();
+  const auto other =
+      std::find_if(paths.begin(), paths.end(), [&](const auto& path) { return set_of(path) != set_of(paths.front()); });
+  if (other == paths.end()) return paths.front();
   throw Error(ErrorCode::usage,
               fmt::format("{}: expected one GGUF model in the folder, found {} and {}: open one by its own path",
                           escaped(folder.string()), escaped(paths.front().filename().string()),
-                          escaped(paths.back().filename().string())));
+                          escaped(other->filename().string())));
 }
 
 // Mistral publishes both kinds side by side; the Hugging Face files come first then, because their

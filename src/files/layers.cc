@@ -14,6 +14,9 @@ namespace {
 // Expert matrices of a model, far above any that exists (61 layers of 384).
 constexpr std::int64_t kMostExperts = std::int64_t{1} << 18;
 
+// Of a matrix that holds anything: a larger dimension stands beside a zero. Twice this fits.
+constexpr std::int64_t kMostExtent = std::int64_t{1} << 48;
+
 /// Fills layers and tensors of `contents` from the weights.
 class LayerBuilder {
  public:
@@ -99,7 +102,7 @@ class LayerBuilder {
     Votes votes;
     for (const auto& [layer, names] : layers_) {
       const StoredTensor* norm = tensor(names, Role::norm);
-      if (norm != nullptr && norm->shape.size() == 1) ++votes[norm->shape[0]];
+      if (norm != nullptr && norm->shape.size() == 1) vote(votes, norm->shape[0]);
     }
     if (votes.empty()) count_matrices(votes, 1);
     const std::int64_t said = stated_ != nullptr ? stated_->dim.value : 0;
@@ -146,9 +149,10 @@ class LayerBuilder {
       const StoredTensor* stored = tensor(names, role);
       if (stored == nullptr || stored->shape.size() != rank) continue;
       const std::int64_t extent = stored->shape[rank - 2 + (role == Role::down ? 1 - axis : axis)];
-      ++votes[role == Role::gate_up && axis == 0 ? extent / 2 : extent];
+      vote(votes, role == Role::gate_up && axis == 0 ? extent / 2 : extent);
     }
   }
+  static void vote(Votes& votes, std::int64_t extent) { ++votes[extent <= kMostExtent ? extent : 0]; }
 
   void refuse_zero(const char* what, std::int64_t value) {
     if (value > 0) return;
@@ -168,6 +172,11 @@ class LayerBuilder {
       }
     }
     const std::int64_t said = stated_ != nullptr ? stated_->experts.value : 0;
+    if (stated_ != nullptr && said == 0 && most > 0) {
+      fault_all(Error(ErrorCode::shape,
+                      fmt::format("{}: expected a number of experts, as the tensors in {} have {}, found none",
+                                  stated_->where, weights_.where, most)));
+    }
     if (said > 0 && most != said) {
       fault_all(Error(ErrorCode::shape, fmt::format("{}: {} is {}, but the tensors in {} have {}", stated_->where,
                                                     stated_->experts.key, said, weights_.where, most)));

@@ -3,6 +3,7 @@
 // Shapes of tensors decide; params.json is compared with them. 8-bit weights have their factors in further
 // files. Knows names and tables, not how bytes lie.
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 #include <system_error>
@@ -80,7 +81,10 @@ class Merger {
             info.dtype = stored.dtype_name;
             info.shape = stored.shape;
           } else if (role != Role::norm && stored.shape.size() == 2 && info.shape.size() == 2) {
-            info.shape[role == Role::down ? 1 : 0] += stored.shape[role == Role::down ? 1 : 0];
+            std::int64_t& extent = info.shape[role == Role::down ? 1 : 0];
+            // What overflows is the sum of matrices without elements, which are refused later.
+            if (__builtin_add_overflow(extent, stored.shape[role == Role::down ? 1 : 0], &extent))
+              extent = std::numeric_limits<std::int64_t>::max();
           }
         }
         if (!info.name.empty()) contents_.tensors.push_back(std::move(info));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <initializer_list>
 #include <iterator>
 
 #include <fmt/format.h>
@@ -186,12 +187,23 @@ std::string refusal_of(std::string_view name) {
   return "no part of Llama's feed-forward";
 }
 
-bool LayerNames::is_mixture() const {
-  for (const Role role : {Role::gate, Role::up, Role::down, Role::gate_up}) {
-    if (!(*this)[role].empty()) return false;
+namespace {
+
+constexpr std::initializer_list<Role> kMatrices = {Role::gate, Role::up, Role::down, Role::gate_up};
+
+// The first of these tensors that is there, or "".
+const std::string& first_of(const RoleNames& names, std::initializer_list<Role> roles) {
+  static const std::string kNone;
+  for (const Role role : roles) {
+    if (!names[role].empty()) return names[role];
   }
-  const auto some = [](const std::string& name) { return !name.empty(); };
-  return !experts.empty() || std::any_of(stacked.names.begin(), stacked.names.end(), some);
+  return kNone;
+}
+
+}  // namespace
+
+bool LayerNames::is_mixture() const {
+  return first_of(*this, kMatrices).empty() && (!experts.empty() || !first_of(stacked, kMatrices).empty());
 }
 
 namespace {
@@ -203,15 +215,26 @@ void check_layer(std::int64_t layer, const LayerNames& names, const std::string&
         ErrorCode::unsupported,
         fmt::format("{}: tensor {} is {}", escaped(table.find(name)->second.file->name()), escaped(name), reason));
   };
-  const std::string& fused = names[Role::gate_up];
-  const std::string& own = names[Role::gate].empty() ? names[Role::up] : names[Role::gate];
-  if (!fused.empty() && !own.empty()) {
+  const auto both = [&](const std::string& one, const std::string& other, std::string_view hold) {
+    if (one.empty() || other.empty()) return;
     throw Error(ErrorCode::format,
-                fmt::format("{}: tensors {} and {} both hold a part of gate and up of layer {}",
-                            escaped(table.find(fused)->second.file->name()), escaped(fused), escaped(own), layer));
+                fmt::format("{}: tensors {} and {} both hold {} of layer {}",
+                            escaped(table.find(one)->second.file->name()), escaped(one), escaped(other), hold, layer));
+  };
+  for (const RoleNames* owner : {static_cast<const RoleNames*>(&names), &names.stacked}) {
+    const std::string& fused = first_of(*owner, {Role::gate_up, Role::gate_up_scale});
+    both(fused, first_of(*owner, {Role::gate, Role::up, Role::gate_scale, Role::up_scale}), "a part of gate and up");
+  }
+  if (!names.experts.empty()) {
+    both(first_of(names.experts.begin()->second, kMatrices), first_of(names.stacked, kMatrices), "an expert");
   }
   if (!beside.empty() && !names.is_mixture()) refuse(beside, "of a mixture of experts, whose experts are not here");
-  if (names.is_mixture()) return;
+  if (names.is_mixture()) {
+    const std::string& scale =
+        first_of(names, {Role::gate_scale, Role::up_scale, Role::down_scale, Role::gate_up_scale});
+    if (!scale.empty()) refuse(scale, "a scale beside experts, which have none here");
+    return;
+  }
   if (!names.experts.empty()) {
     for (const std::string& name : names.experts.begin()->second.names) {
       if (!name.empty()) refuse(name, "of an expert beside a feed-forward that all tokens share");

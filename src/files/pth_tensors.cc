@@ -1,4 +1,5 @@
 // place_tensors: the claims of a state dict's tensors, checked against the storages they are views of.
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -36,15 +37,16 @@ class View {
     if (!empty && last >= elements_) outside(last);
   }
 
-  /// The stride of a dimension of one element is arbitrary in files, and 1 here.
+  /// The stride of a dimension of one element, and any of a tensor without, is arbitrary in files, and 1 here.
   [[nodiscard]] std::vector<std::int64_t> strides() const {
     std::vector<std::int64_t> strides = tensor_.strides;
-    for (std::size_t i = 0; i < strides.size(); ++i) strides[i] = tensor_.sizes[i] > 1 ? strides[i] : 1;
+    const bool empty = std::find(tensor_.sizes.begin(), tensor_.sizes.end(), 0) != tensor_.sizes.end();
+    for (std::size_t i = 0; i < strides.size(); ++i) strides[i] = tensor_.sizes[i] > 1 && !empty ? strides[i] : 1;
     return strides;
   }
 
  private:
-  static constexpr std::uint64_t kLargest = std::uint64_t{1} << 60;  // times 8 bytes: still an int64
+  static constexpr std::uint64_t kLargest = (std::uint64_t{1} << 60) - 1;  // times 8 bytes: still an int64
   [[noreturn]] void wrong(const std::string& text) const {
     throw Error(ErrorCode::format, fmt::format("{}: tensor {}: {}", where_, escaped(name_), text));
   }
@@ -52,7 +54,7 @@ class View {
     wrong(fmt::format("expected all elements inside its storage of {}, found element {}", elements_, element));
   }
   [[noreturn]] void outside_numbers() const {
-    wrong(fmt::format("expected a tensor of at most 2^60 elements, found sizes [{}] with strides [{}]",
+    wrong(fmt::format("expected a tensor of fewer than 2^60 elements, found sizes [{}] with strides [{}]",
                       fmt::join(tensor_.sizes, ", "), fmt::join(tensor_.strides, ", ")));
   }
   [[nodiscard]] std::uint64_t unsigned_of(std::int64_t value, const char* what) const {

@@ -256,6 +256,31 @@ TEST_F(GgufModel, of_phi3_finds_the_gate_above_up) {
   EXPECT_THROW((void)Checkpoint::open(path_), Error);
 }
 
+TEST_F(GgufModel, experts_that_no_key_counts_are_refused) {
+  GgufParts parts;
+  parts.pairs = keys("llama", {{"llama.block_count", gguf_u32("llama.block_count", 1)}});
+  parts.add_f32("blk.0.ffn_norm.weight", {kDim});
+  parts.add_f32("blk.0.ffn_gate_exps.weight", {kDim, kHidden, 2});
+  parts.add_f32("blk.0.ffn_up_exps.weight", {kDim, kHidden, 2});
+  parts.add_f32("blk.0.ffn_down_exps.weight", {kHidden, kDim, 2});
+  refused(parts, ErrorCode::shape, {"number of experts", "have 2", "none"});
+}
+
+TEST_F(GgufModel, dimensions_beside_a_zero_are_no_widths) {
+  // Twice the largest width overflows, where a matrix of gate and up is compared with it.
+  GgufParts parts;
+  parts.pairs = keys("llama");
+  parts.add_f32("blk.0.ffn_norm.weight", {kDim}).add_f32("layers.0.mlp.gate_up_proj.weight", {kDim, 2 * kHidden});
+  for (int layer = 0; layer < 2; ++layer)
+    parts.add(fmt::format("blk.{}.ffn_down.weight", layer), {INT64_MAX, 0}, 24, "");
+  refused(parts, ErrorCode::shape, {"feed_forward_length is 6"});
+  OpenOptions options;
+  options.collect_problems = true;
+  const Checkpoint model = open(parts, options);
+  EXPECT_LT(model.config().hidden, 1LL << 50);
+  for (const std::string& problem : model.problems()) EXPECT_EQ(problem.find("[-"), std::string::npos) << problem;
+}
+
 TEST_F(GgufModel, gives_each_expert_of_a_mixture) {  // G60
   GgufParts parts;
   parts.pairs = keys("qwen3moe", {{"qwen3moe.block_count", gguf_u32("qwen3moe.block_count", 1)},

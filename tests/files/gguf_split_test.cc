@@ -79,6 +79,12 @@ TEST_F(GgufSplit, needs_all_its_parts) {
   EXPECT_FALSE(model.problems().empty());
 }
 
+TEST_F(GgufSplit, is_the_only_model_of_a_folder) {
+  write_file(folder_ / "my %s model-00002-also.gguf", "between the parts, by name");
+  expect_error(ErrorCode::usage, {"one GGUF model", "-00001-of-00003.gguf", "-00002-also.gguf"},
+               [&] { (void)Checkpoint::open(folder_.path()); });
+}
+
 TEST_F(GgufSplit, is_found_by_its_name_only) {
   std::filesystem::rename(path(0), folder_ / "renamed.gguf");
   expect_error(ErrorCode::format, {"renamed.gguf", "-00001-of-00003.gguf", "split.count is 3"},

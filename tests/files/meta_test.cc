@@ -497,6 +497,20 @@ TEST(Meta, refuses_empty_matrices) {
   expect_error(ErrorCode::shape, {"x.pth", "dim", "found 0"}, [&] { (void)files::open_pth(*other, {}); });
 }
 
+TEST(Meta, a_width_that_overflows_is_refused) {
+  constexpr std::int64_t kRows = (std::int64_t{1} << 60) - 1;
+  Folder folder;
+  for (int i = 0; i < 10; ++i) {
+    folder.shard(fmt::format("consolidated.{:02}.pth", i), {{"layers.0.feed_forward.w1.weight", {kRows, 0}, {}}});
+  }
+  folder.refuses(ErrorCode::shape, {"dim", "found 0"});
+  OpenOptions collect;
+  collect.collect_problems = true;
+  const Contents contents = folder.open(collect);
+  ASSERT_EQ(contents.tensors.size(), 1U);
+  EXPECT_GT(contents.tensors[0].shape[0], kRows);
+}
+
 TEST(Meta, an_expanded_matrix_is_refused_by_its_shape) {  // P59
   const std::string huge = p::tensor(p::storage("0", 1), 0, {std::int64_t{1} << 40, std::int64_t{1} << 19}, {0, 0});
   const BytesFile file(

@@ -95,6 +95,11 @@ TEST(Pth, the_stride_of_one_element_means_nothing) {
   EXPECT_EQ(read_pth(*file).at("w").strides, (std::vector<std::int64_t>{1, 1}));
 }
 
+TEST(Pth, strides_of_a_tensor_without_elements_mean_nothing) {  // and may overflow in bytes
+  const BytesFile file(view(0, {2, 0}, {1LL << 62, 1}));
+  EXPECT_EQ(read_pth(*file).at("w").strides, (std::vector<std::int64_t>{1, 1}));
+}
+
 TEST(Pth, an_expanded_tensor_is_not_materialised) {  // P59
   const BytesFile file(view(0, {1LL << 40, 3}, {0, 1}));
   const TensorTable table = read_pth(*file);
@@ -118,6 +123,7 @@ TEST(Pth, refuses_views_that_leave_their_storage) {  // P55, P56, P57, P58
 TEST(Pth, refuses_sizes_whose_product_overflows) {  // P55
   refuses(view(0, {1LL << 32, 1LL << 32}, {0, 0}), {"tensor w", "2^60"});
   refuses(view(0, {1LL << 62}, {0}), {"tensor w", "2^60"});
+  refuses(view(0, {1LL << 60}, {0}), {"tensor w", "2^60"});  // of f64 these are 2^63 bytes
   refuses(view(0, {1LL << 32, 1LL << 32, 0}, {0, 0, 0}), {"tensor w"});
   refuses(view(0, {0, 1LL << 32, 1LL << 32}, {0, 0, 0}), {"tensor w"});
 }

@@ -83,6 +83,46 @@ TEST_F(Variants, a_matrix_that_is_there_twice_is_refused) {
   bare_refused(file.bytes(), ErrorCode::format, {"gate_up_proj", "gate_proj", "layer 0"});
 }
 
+TEST_F(Variants, a_matrix_that_two_tensors_could_be_is_refused) {
+  const auto stacked = [] {
+    return SafetensorsBuilder()
+        .add("blk.0.ffn_norm.weight", "F32", {kDim}, norm())
+        .add("blk.0.ffn_up_exps.weight", "F32", {1, kHidden, kDim}, up(0))
+        .add("blk.0.ffn_down_exps.weight", "F32", {1, kDim, kHidden}, down(0));
+  };
+  // Up could be a matrix of its own or the half of another.
+  bare_refused(stacked().add("blk.0.ffn_gate_up_exps.weight", "F32", {1, 2 * kHidden, kDim}, gate(0) + up(1)).bytes(),
+               ErrorCode::format, {"ffn_gate_up_exps", "ffn_up_exps", "layer 0"});
+  // Experts apart and stacked: complete each, and different.
+  auto twice = stacked().add("blk.0.ffn_gate_exps.weight", "F32", {1, kHidden, kDim}, gate(0));
+  twice.add("blk.0.ffn_gate.0.weight", "F32", {kHidden, kDim}, gate(1));
+  twice.add("blk.0.ffn_up.0.weight", "F32", {kHidden, kDim}, up(1));
+  twice.add("blk.0.ffn_down.0.weight", "F32", {kDim, kHidden}, down(1));
+  bare_refused(twice.bytes(), ErrorCode::format, {"ffn_gate.0.weight", "ffn_gate_exps", "an expert", "layer 0"});
+}
+
+TEST_F(Variants, a_scale_that_would_be_ignored_is_refused) {
+  const std::string layer = "model.layers.0.mlp.";
+  bare_refused(SafetensorsBuilder()
+                   .add_layer(0, kDim, kHidden)
+                   .add(layer + "gate_up_proj.weight_scale", "F32", {2 * kHidden}, 4)
+                   .bytes(),
+               ErrorCode::format, {"gate_up_proj.weight_scale", "gate_proj.weight", "layer 0"});
+  bare_refused(with_norm()
+                   .add(layer + "gate_up_proj.weight", "F32", {2 * kHidden, kDim}, gate(0) + up(0))
+                   .add(layer + "down_proj.weight", "F32", {kDim, kHidden}, down(0))
+                   .add(layer + "up_proj.weight_scale", "F32", {kHidden}, 4)
+                   .bytes(),
+               ErrorCode::format, {"gate_up_proj.weight", "up_proj.weight_scale", "layer 0"});
+  bare_refused(with_norm()
+                   .add(layer + "experts.0.gate_proj.weight", "F32", {kHidden, kDim}, gate(0))
+                   .add(layer + "experts.0.up_proj.weight", "F32", {kHidden, kDim}, up(0))
+                   .add(layer + "experts.0.down_proj.weight", "F32", {kDim, kHidden}, down(0))
+                   .add(layer + "down_proj.weight_scale", "F32", {kDim}, 4)
+                   .bytes(),
+               ErrorCode::unsupported, {"mlp.down_proj.weight_scale", "beside experts"});
+}
+
 TEST_F(Variants, experts_are_read_by_number) {
   struct Kind {
     const char* type;
