@@ -315,7 +315,7 @@ TEST(Pth, a_flipped_byte_gives_an_error_or_the_same_tensors) {  // X4
     }
   }
   EXPECT_GT(refused, 1000);
-  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 60.0);
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 300.0);
 }
 
 TEST(Pth, length_fields_with_extreme_values_are_harmless) {  // X5
