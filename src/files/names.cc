@@ -245,6 +245,10 @@ void check_layer(std::int64_t layer, const LayerNames& names, const std::string&
   }
 }
 
+// Far above any model, and below what a header of a few megabytes could name: a layer takes a kilobyte, with a text for
+// each fault when those are collected.
+constexpr std::size_t kMostLayers = std::size_t{1} << 16;
+
 bool is_beside_experts(std::string_view name) {
   const auto tensor = layer_tensor(name);
   return tensor && std::any_of(std::begin(kBesideExperts), std::end(kBesideExperts),
@@ -265,6 +269,10 @@ std::map<std::int64_t, LayerNames> find_layers(const TensorTable& table) {
     if (!place && is_beside_experts(name)) beside.emplace(layer_tensor(name)->layer, name);
     if (!place) continue;
     LayerNames& layer = layers[place->layer];
+    if (layers.size() > kMostLayers) {
+      throw Error(ErrorCode::unsupported, fmt::format("{}: tensor {}: expected at most {} layers, found more",
+                                                      escaped(tensor.file->name()), escaped(name), kMostLayers));
+    }
     RoleNames& owner = place->expert == TensorPlace::kDense     ? layer
                        : place->expert == TensorPlace::kStacked ? layer.stacked
                                                                 : layer.experts[place->expert];

@@ -256,6 +256,17 @@ TEST_F(GgufModel, of_phi3_finds_the_gate_above_up) {
   EXPECT_THROW((void)Checkpoint::open(path_), Error);
 }
 
+TEST_F(GgufModel, layers_are_no_more_than_any_model_has) {  // X6
+  GgufParts parts;
+  parts.pairs = keys("llama");
+  for (int layer = 0; layer <= 1 << 16; ++layer) parts.add(fmt::format("blk.{}.ffn_norm.weight", layer), {0}, 0, "");
+  OpenOptions options;
+  options.collect_problems = true;
+  write_file(path_, parts.bytes());
+  expect_error(ErrorCode::unsupported, {"w.gguf", "blk.", "at most 65536 layers"},
+               [&] { (void)Checkpoint::open(path_, options); });
+}
+
 TEST_F(GgufModel, experts_that_no_key_counts_are_refused) {
   GgufParts parts;
   parts.pairs = keys("llama", {{"llama.block_count", gguf_u32("llama.block_count", 1)}});
