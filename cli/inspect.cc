@@ -186,10 +186,14 @@ double weight_bytes(const FfnConfig& config, DType dtype) {
   return 3 * static_cast<double>(config.dim) * static_cast<double>(config.hidden) * static_cast<double>(size_of(dtype));
 }
 
-/// Of bf16 weights in compact storage, about: 12 of 16 bits. What trained weights add to that is a few per mille.
-std::int64_t compact_bytes(const FfnConfig& config) {
-  return static_cast<std::int64_t>(0.75 * weight_bytes(config, DType::bf16));
+/// For JSON. A file that contradicts itself may claim more than a number of bytes can be.
+std::int64_t whole_bytes(double bytes) {
+  constexpr double kMost = 9e18;
+  return static_cast<std::int64_t>(std::min(bytes, kMost));
 }
+
+/// Of bf16 weights in compact storage, about: 12 of 16 bits. What trained weights add to that is a few per mille.
+std::int64_t compact_bytes(const FfnConfig& config) { return whole_bytes(0.75 * weight_bytes(config, DType::bf16)); }
 
 /// By the files' own names for the type.
 bool stored_as_bf16(const Checkpoint& model) {
@@ -242,8 +246,8 @@ std::string show_json(const InspectOptions& options, const Checkpoint& model, co
   json.field("experts", model.experts());
   json.field("dim", config.dim).field("hidden", config.hidden).field("eps", config.eps);
   json.field("shards", model.shards()).field("size_bytes", model.size_bytes());
-  json.field("layer_bf16_bytes", static_cast<std::int64_t>(weight_bytes(config, DType::bf16)));
-  json.field("layer_f32_bytes", static_cast<std::int64_t>(weight_bytes(config, DType::f32)));
+  json.field("layer_bf16_bytes", whole_bytes(weight_bytes(config, DType::bf16)));
+  json.field("layer_f32_bytes", whole_bytes(weight_bytes(config, DType::f32)));
   json.key("layer_compact_bytes");
   model.layers() > 0 && stored_as_bf16(model) ? json.value(compact_bytes(config)) : json.null();
   json.list("presets", origin.presets).key("recipe");

@@ -63,7 +63,8 @@ struct EncodedMatrix {
 };
 /// The decoded values, as f32.
 [[nodiscard]] std::shared_ptr<const TensorSource> make_decoded_source(std::string name, EncodedMatrix matrix);
-/// Every element of a row times that row's factor, rounded once to f32. `values` is f32; `factors` has one column.
+/// Every element of a row times that row's factor, which counts as an f32, rounded once to f32. `values` is f32;
+/// `factors` has one column.
 [[nodiscard]] std::shared_ptr<const TensorSource> scale_rows(std::shared_ptr<const TensorSource> values,
                                                              std::shared_ptr<const TensorSource> factors);
 
