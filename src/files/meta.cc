@@ -217,7 +217,8 @@ class Merger {
       }
       if (role == Role::norm && slices.size() > 1) compare_norms(*slices.front(), *slices.back(), file, *name);
     }
-    if (slices.size() == 1 || role == Role::norm) return slices.front();
+    // Where no layer can be used, the sum of the widths may not even be a number.
+    if (slices.size() == 1 || role == Role::norm || fault_) return slices.front();
     const std::string name = slices.front()->name();
     return role == Role::down ? join_cols(name, std::move(slices)) : join_rows(name, std::move(slices));
   }
