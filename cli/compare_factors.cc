@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "compare_slices.h"
+#include "slices.h"
 
 namespace swiglu::cli {
 

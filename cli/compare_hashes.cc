@@ -7,8 +7,8 @@
 #include <cmath>
 #include <mutex>
 
-#include "compare_slices.h"
 #include "compare_values.h"
+#include "slices.h"
 
 namespace swiglu::cli {
 

@@ -1,12 +1,11 @@
-// One layer of two checkpoints; see compare_layer.h. Layers that are the same are read once and run once; evidence for
-// causes is gathered step by step, the dear kinds only for matrices that the cheap ones leave unexplained.
+// One layer of two checkpoints; see compare_layer.h. Each is read once to compare and once to run; evidence for causes
+// is gathered step by step, the dear kinds only for matrices that the cheap ones leave unexplained.
 #include "compare_layer.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cctype>
 #include <cmath>
 #include <memory>
 
@@ -25,23 +24,6 @@ std::shared_ptr<const TensorSource> source_of(const LayerSource& layer, Role rol
   if (role == Role::down) return layer.down;
   const auto dim = static_cast<std::int64_t>(layer.norm.size());
   return view_source("norm", view_f32(layer.norm.data(), 1, dim));
-}
-
-/// A layer gives its norm as floats; this is what the file holds.
-DType norm_type(const Checkpoint& model, std::int64_t layer) {
-  for (const TensorInfo& tensor : model.tensors()) {
-    if (tensor.layer != layer || tensor.role != "norm") continue;
-    std::string name;
-    for (const char c : tensor.dtype) name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    for (const auto& [words, type] : {std::pair{"bf", DType::bf16},
-                                      {"f16", DType::f16},
-                                      {"half", DType::f16},
-                                      {"f64", DType::f64},
-                                      {"double", DType::f64}}) {
-      if (name.find(words) != std::string::npos) return type;
-    }
-  }
-  return DType::f32;
 }
 
 /// What the file calls the type of a matrix. An expert's tensor, or that of gate and up together, counts for each.
@@ -114,8 +96,8 @@ LayerComparison ModelPair::compare_layer(std::int64_t number, const std::vector<
       }
     }
     Comparison& norm = result.matrices[Role::norm];
-    norm.a = norm_type(a_, number);
-    norm.b = norm_type(b_, number);
+    norm.a = a.stored_norm->dtype();  // what was compared are floats
+    norm.b = b.stored_norm->dtype();
     if (norm.match == Match::bits && norm.a != norm.b) norm.match = Match::values;
     if (result.match() >= Match::different && a.config.dim == b.config.dim) {
       label("looking for the cause");

@@ -9,8 +9,8 @@
 #include <cstring>
 #include <vector>
 
-#include "compare_slices.h"
 #include "elements.h"
+#include "slices.h"
 
 namespace swiglu::cli {
 

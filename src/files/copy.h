@@ -30,9 +30,6 @@ struct CopiedTensor {
   StoredTensor stored;
 };
 
-/// The tensors, in their order, over the job's shards. Throws usage where there are fewer than shards.
-[[nodiscard]] std::vector<std::vector<CopiedTensor>> spread(std::vector<CopiedTensor> tensors, const CopyJob& job);
-
 /// Bytes on their way from file to file, a few MiB at a time.
 class RawStream {
  public:

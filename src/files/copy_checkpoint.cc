@@ -1,7 +1,6 @@
 // copy_checkpoint: opens the model as any other (so what is inconsistent is refused), finds the files of its weights
 // and leaves the rest to the format. Also the bytes' way from file to file.
 #include <algorithm>
-#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -10,25 +9,10 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "files/copy.h"
-#include "files/tensor_stream.h"
 
 namespace swiglu {
 
 namespace files {
-
-std::vector<std::vector<CopiedTensor>> spread(std::vector<CopiedTensor> tensors, const CopyJob& job) {
-  std::vector<std::uint64_t> sizes;
-  sizes.reserve(tensors.size());
-  for (const CopiedTensor& tensor : tensors) sizes.push_back(tensor.stored.bytes);
-  std::vector<std::vector<CopiedTensor>> shards;
-  auto next = std::make_move_iterator(tensors.begin());
-  for (const std::size_t count : counts_per_file(sizes, job.shards)) {
-    const auto end = next + static_cast<std::ptrdiff_t>(count);
-    shards.emplace_back(next, end);
-    next = end;
-  }
-  return shards;
-}
 
 RawStream::RawStream(const CopyJob& job, std::uint64_t total) : job_(job), total_(total) {
   if (job_.progress) job_.progress(0, static_cast<std::int64_t>(total_));

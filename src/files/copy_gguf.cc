@@ -13,6 +13,7 @@
 #include "files/gguf.h"
 #include "files/little_endian.h"
 #include "files/target.h"
+#include "files/tensor_stream.h"
 
 namespace swiglu::files {
 namespace {
@@ -103,7 +104,8 @@ WrittenCheckpoint copy_gguf(const CopyJob& job) {
   if (count > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
     throw Error(ErrorCode::unsupported, fmt::format("{}: {} tensors are too many", escaped(model.file->name()), count));
   }
-  const auto shards = spread(std::move(tensors), job);
+  const auto shards =
+      cut_into_files(std::move(tensors), job.shards, [](const CopiedTensor& tensor) { return tensor.stored.bytes; });
   WrittenCheckpoint written;
   std::uint64_t total = 0;
   for (const auto& shard : shards) {
@@ -118,9 +120,8 @@ WrittenCheckpoint copy_gguf(const CopyJob& job) {
   OutputFolder folder(!one_file ? job.target : job.target.has_parent_path() ? job.target.parent_path() : ".");
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const bool split = shards.size() > 1;
-    const std::string name = one_file ? job.target.filename().string()
-                             : !split ? "model.gguf"
-                                      : fmt::format("model-{:05}-of-{:05}.gguf", i + 1, shards.size());
+    const std::string name =
+        one_file ? job.target.filename().string() : weight_file_name("model", i, shards.size(), "gguf");
     folder.add(name, [&](OutputFile& file) {
       const std::vector<const GgufPair*> pairs = kept_pairs(model, i == 0);
       file.write(Bytes().put("GGUF").u32(3).u64(shards[i].size()).u64(pairs.size() + (split ? 3 : 0)).take());

@@ -14,8 +14,8 @@
 #include "base/text.h"
 #include "files/copy.h"
 #include "files/json.h"
-#include "files/little_endian.h"
 #include "files/target.h"
+#include "files/tensor_stream.h"
 
 namespace swiglu::files {
 namespace {
@@ -77,14 +77,13 @@ std::string header(const std::vector<CopiedTensor>& tensors, const Metadata& met
                     json_string(name), stored.dtype_name, fmt::join(stored.shape, ","), begin, begin + stored.bytes);
     begin += stored.bytes;
   }
-  json += '}';
-  json.append((8 - json.size() % 8) % 8, ' ');
-  if (json.size() > kMaxHeader) {
+  const std::string text = safetensors_header(json + '}');
+  if (text.size() - 8 > kMaxHeader) {
     throw Error(ErrorCode::usage, fmt::format("the names of {} tensors do not fit the header of one "
                                               "safetensors file; expected more shards",
                                               tensors.size()));
   }
-  return Bytes().u64(json.size()).put(json).take();
+  return text;
 }
 
 std::string index(const std::map<std::string, std::string>& file_of, const Metadata& metadata, std::uint64_t total) {
@@ -153,7 +152,8 @@ WrittenCheckpoint copy_huggingface(const CopyJob& job) {
   WrittenCheckpoint written;
   const Metadata metadata = read_metadata(job);
   const auto beside = side_files(job, written.notes);
-  std::vector<std::vector<CopiedTensor>> shards = spread(read_all(job), job);
+  std::vector<std::vector<CopiedTensor>> shards =
+      cut_into_files(read_all(job), job.shards, [](const CopiedTensor& tensor) { return tensor.stored.bytes; });
   std::vector<std::string> headers;
   std::uint64_t tensor_bytes = 0;
   for (std::vector<CopiedTensor>& shard : shards) {
@@ -172,8 +172,7 @@ WrittenCheckpoint copy_huggingface(const CopyJob& job) {
   OutputFolder folder(job.target);
   std::map<std::string, std::string> file_of;
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    const std::string name = shards.size() == 1 ? "model.safetensors"
-                                                : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    const std::string name = weight_file_name("model", i, shards.size(), "safetensors");
     folder.add(name, [&](OutputFile& file) {
       file.write(headers[i]);
       for (const auto& tensor : shards[i]) {

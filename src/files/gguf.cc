@@ -13,6 +13,7 @@
 
 #include "base/text.h"
 #include "files/blocks.h"
+#include "files/little_endian.h"
 
 namespace swiglu::files {
 namespace {
@@ -67,18 +68,8 @@ class Cursor {
 // Well-formed UTF-8 without NUL: what a key may consist of.
 bool is_text(std::string_view text) noexcept {
   for (std::size_t i = 0; i < text.size();) {
-    const auto byte = [&](std::size_t k) { return static_cast<unsigned char>(text[k]); };
-    const unsigned lead = byte(i);
-    if (lead == 0) return false;
-    const std::size_t length = lead < 0x80 ? 1 : lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-    if ((lead >= 0x80 && lead < 0xc2) || lead > 0xf4 || length > text.size() - i) return false;
-    unsigned code = length == 1 ? lead : lead & (0xffU >> (length + 1));
-    for (std::size_t k = 1; k < length; ++k) {
-      if ((byte(i + k) & 0xc0U) != 0x80U) return false;
-      code = code << 6 | (byte(i + k) & 0x3fU);
-    }
-    constexpr unsigned kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
-    if (code < kSmallest[length] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return false;
+    const auto [code, length] = utf8_at(text, i);
+    if (length == 0 || code == 0) return false;
     i += length;
   }
   return true;
@@ -131,9 +122,7 @@ class Reader {
   std::uint64_t number(std::uint64_t bytes, std::string_view what) {
     const auto taken = cursor_.take(bytes);
     if (taken.empty()) fail_truncated(what, bytes);
-    std::uint64_t value = 0;
-    for (std::size_t i = 0; i < taken.size(); ++i) value |= std::to_integer<std::uint64_t>(taken[i]) << (8 * i);
-    return value;
+    return from_little_endian(taken);
   }
   std::uint32_t u32(std::string_view what) { return static_cast<std::uint32_t>(number(4, what)); }
   std::uint64_t u64(std::string_view what) { return number(8, what); }

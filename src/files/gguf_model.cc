@@ -132,15 +132,16 @@ Contents open_gguf(const std::filesystem::path& path, const OpenOptions& options
   Weights weights;
   weights.where = escaped(path.string());
   weights.table = PartReader(first, contents, options).read();
-  if (find_layers(weights.table).empty()) {  // a vocabulary, say: the keys of a model need not be there
-    build_layers(contents, weights, nullptr, options);
+  std::map<std::int64_t, LayerNames> layers = find_layers(weights.table);
+  if (layers.empty()) {  // a vocabulary, say: the keys of a model need not be there
+    build_layers(contents, weights, {}, nullptr, options);
     return contents;
   }
   const GgufConfig config = read_gguf_config(first, options);
   contents.family = config.family;
   contents.config.eps = config.eps;
   contents.notes = config.notes;
-  build_layers(contents, weights, &config.stated, options);
+  build_layers(contents, weights, std::move(layers), &config.stated, options);
   return contents;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "files/gguf.h"
+#include "files/little_endian.h"
 
 namespace swiglu::files {
 namespace {
@@ -36,12 +37,6 @@ std::optional<std::int64_t> integer_of(GgufValue type, std::uint64_t little_endi
   }
   if (little_endian > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return std::nullopt;
   return static_cast<std::int64_t>(little_endian);
-}
-
-std::uint64_t from_little_endian(std::span<const std::byte> bytes) noexcept {
-  std::uint64_t value = 0;
-  for (std::size_t i = 0; i < bytes.size(); ++i) value |= std::to_integer<std::uint64_t>(bytes[i]) << (8 * i);
-  return value;
 }
 
 }  // namespace

@@ -152,7 +152,7 @@ Contents open_huggingface(const std::filesystem::path& folder, const OpenOptions
                          .hidden = {config.hidden_key, config.ffn.hidden},
                          .layers = {"num_hidden_layers", config.layers},
                          .experts = {config.experts_key, config.experts}};
-  build_layers(contents, weights, &stated, options);
+  build_layers(contents, weights, find_layers(weights.table), &stated, options);
   return contents;
 }
 
@@ -161,7 +161,7 @@ Contents open_safetensors(const std::shared_ptr<const File>& file, const OpenOpt
   contents.format = "safetensors";
   const Weights weights = read_single(file, contents);
   contents.config.eps = options.eps.value_or(1e-5);
-  build_layers(contents, weights, nullptr, options);
+  build_layers(contents, weights, find_layers(weights.table), nullptr, options);
   if (!options.eps && !contents.layers.empty()) {
     contents.notes.push_back(escaped(file->name()) + ": no eps in a bare file: using 1e-05; --eps overrides");
   }

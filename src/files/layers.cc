@@ -20,9 +20,9 @@ constexpr std::int64_t kMostExtent = std::int64_t{1} << 48;
 /// Fills layers and tensors of `contents` from the weights.
 class LayerBuilder {
  public:
-  LayerBuilder(Contents& contents, const Weights& weights, const Statement* stated, const OpenOptions& options)
-      : contents_(contents), weights_(weights), stated_(stated), options_(options),
-        layers_(find_layers(weights.table)) {
+  LayerBuilder(Contents& contents, const Weights& weights, std::map<std::int64_t, LayerNames> layers,
+               const Statement* stated, const OpenOptions& options)
+      : contents_(contents), weights_(weights), stated_(stated), options_(options), layers_(std::move(layers)) {
     if (stated == nullptr || !stated->up_holds_both) return;
     for (auto& [number, names] : layers_) {
       if (names[Role::gate].empty() && names[Role::gate_up].empty()) names[Role::gate_up].swap(names[Role::up]);
@@ -43,9 +43,6 @@ class LayerBuilder {
   }
 
  private:
-  // How many tensors speak for each value of a dimension.
-  using Votes = std::map<std::int64_t, int>;
-
   const StoredTensor* tensor(const RoleNames& names, Role role) const {
     return names[role].empty() ? nullptr : &weights_.table.at(names[role]);
   }
@@ -81,15 +78,6 @@ class LayerBuilder {
                                    {stored->file->path().filename().string()},
                                    expert});
     }
-  }
-
-  static std::int64_t winner(const Votes& votes, std::int64_t preferred) {
-    std::int64_t best = preferred;
-    for (const auto& [value, count] : votes) {
-      const auto rival = votes.find(best);
-      if (rival == votes.end() || count > rival->second) best = value;
-    }
-    return best;
   }
 
   void fault_all(Error fault) {
@@ -319,8 +307,18 @@ class LayerBuilder {
 
 }  // namespace
 
-void build_layers(Contents& contents, const Weights& weights, const Statement* stated, const OpenOptions& options) {
-  LayerBuilder(contents, weights, stated, options).build();
+std::int64_t winner(const Votes& votes, std::int64_t preferred) {
+  std::int64_t best = preferred;
+  for (const auto& [value, count] : votes) {
+    const auto rival = votes.find(best);
+    if (rival == votes.end() || count > rival->second) best = value;
+  }
+  return best;
+}
+
+void build_layers(Contents& contents, const Weights& weights, std::map<std::int64_t, LayerNames> layers,
+                  const Statement* stated, const OpenOptions& options) {
+  LayerBuilder(contents, weights, std::move(layers), stated, options).build();
 }
 
 }  // namespace swiglu::files

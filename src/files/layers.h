@@ -33,9 +33,16 @@ struct Statement {
   bool up_holds_both = false;  ///< the tensor called up holds the gate's rows first (Phi-3 in GGUF)
 };
 
-/// Fills layers, tensors, dim, hidden and experts of `contents`; eps is the caller's. `stated` is null for a bare
-/// file. Faults are thrown or collected as `options` says.
-void build_layers(Contents& contents, const Weights& weights, const Statement* stated, const OpenOptions& options);
+/// Fills layers, tensors, dim, hidden and experts of `contents`; eps is the caller's. `layers` are those that
+/// find_layers found in the weights' table. `stated` is null for a bare file. Faults are thrown or collected as
+/// `options` says.
+void build_layers(Contents& contents, const Weights& weights, std::map<std::int64_t, LayerNames> layers,
+                  const Statement* stated, const OpenOptions& options);
+
+/// How many tensors speak for each value of a dimension.
+using Votes = std::map<std::int64_t, int>;
+/// What most say; `preferred` if it has as many votes as any.
+[[nodiscard]] std::int64_t winner(const Votes& votes, std::int64_t preferred);
 
 /// `count` rows of a matrix from `first` on, as a tensor of its own. Neighbours in memory stay where they are.
 [[nodiscard]] StoredTensor rows_of(const StoredTensor& matrix, std::int64_t first, std::int64_t count);

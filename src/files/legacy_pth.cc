@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "base/text.h"
+#include "files/little_endian.h"
 #include "files/pickle_machine.h"
 #include "files/pth.h"
 
@@ -167,8 +168,7 @@ class StorageRow {
     }
     std::byte raw[kCountBytes];
     file_.read(position_, raw);
-    std::uint64_t count = 0;
-    for (std::size_t i = kCountBytes; i-- > 0;) count = count << 8 | std::to_integer<std::uint64_t>(raw[i]);
+    const std::uint64_t count = from_little_endian(raw);
     if (count != elements) {
       fail(fmt::format("storage {}: expected {} elements as in the state dict, found {}", storage.key, elements,
                        static_cast<std::int64_t>(count)));

@@ -1,13 +1,22 @@
-// Little-endian integers and text, collected: how the writers of .pth and GGUF files build headers. Knows no format.
+// Little-endian integers: read, and collected with text, as the writers of headers do. Knows no format.
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
 namespace swiglu::files {
+
+/// At most 8 bytes.
+[[nodiscard]] inline std::uint64_t from_little_endian(std::span<const std::byte> bytes) noexcept {
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < bytes.size(); ++i) value |= std::to_integer<std::uint64_t>(bytes[i]) << (8 * i);
+  return value;
+}
 
 class Bytes {
  public:

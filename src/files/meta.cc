@@ -50,9 +50,6 @@ class Merger {
   }
 
  private:
-  // How many tensors speak for each value of a dimension.
-  using Votes = std::map<std::int64_t, int>;
-
   void note_empty() {
     for (const Shard& shard : shards_) {
       const std::string name = misplaced_name(shard.table);
@@ -106,12 +103,7 @@ class Merger {
         }
       }
     }
-    std::int64_t best = preferred;
-    for (const auto& [value, count] : votes) {
-      const auto rival = votes.find(best);
-      if (rival == votes.end() || count > rival->second) best = value;
-    }
-    return best;
+    return winner(votes, preferred);
   }
 
   // A fault of the checkpoint as a whole: no layer can be used.

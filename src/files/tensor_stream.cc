@@ -2,7 +2,6 @@
 #include "files/tensor_stream.h"
 
 #include <algorithm>
-#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -10,6 +9,7 @@
 
 #include "base/cpu.h"
 #include "files/conversion.h"
+#include "files/little_endian.h"
 #include "files/quantize.h"
 
 namespace swiglu::files {
@@ -77,17 +77,17 @@ std::vector<std::size_t> counts_per_file(std::span<const std::uint64_t> sizes, i
 }
 
 std::vector<std::vector<OutputTensor>> distribute(std::vector<OutputTensor> tensors, const CheckpointRecipe& recipe) {
-  std::vector<std::uint64_t> sizes;
-  sizes.reserve(tensors.size());
-  for (const OutputTensor& tensor : tensors) sizes.push_back(static_cast<std::uint64_t>(tensor.bytes()));
-  std::vector<std::vector<OutputTensor>> files;
-  auto next = std::make_move_iterator(tensors.begin());
-  for (const std::size_t count : counts_per_file(sizes, recipe.shards)) {
-    const auto end = next + static_cast<std::ptrdiff_t>(count);
-    files.emplace_back(next, end);
-    next = end;
-  }
-  return files;
+  return cut_into_files(std::move(tensors), recipe.shards, [](const OutputTensor& tensor) { return tensor.bytes(); });
+}
+
+std::string weight_file_name(std::string_view stem, std::size_t i, std::size_t count, std::string_view extension) {
+  if (count == 1) return fmt::format("{}.{}", stem, extension);
+  return fmt::format("{}-{:05}-of-{:05}.{}", stem, i + 1, count, extension);
+}
+
+std::string safetensors_header(std::string json) {
+  json.append((8 - json.size() % 8) % 8, ' ');
+  return Bytes().u64(json.size()).put(json).take();
 }
 
 TensorStream::TensorStream(const CheckpointRecipe& recipe, const FillTensor& fill, std::int64_t total)

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <span>
 #include <string>
 #include <string_view>
@@ -53,6 +54,28 @@ struct TensorNames {
 /// How many of the tensors of these sizes, in their order, each of `files` files takes: about equally large, none
 /// empty. Throws usage where there are fewer tensors than files.
 [[nodiscard]] std::vector<std::size_t> counts_per_file(std::span<const std::uint64_t> sizes, int files);
+
+/// The tensors so cut; `bytes_of` gives the size of one.
+template <class Tensor, class BytesOf>
+std::vector<std::vector<Tensor>> cut_into_files(std::vector<Tensor> tensors, int files, const BytesOf& bytes_of) {
+  std::vector<std::uint64_t> sizes;
+  sizes.reserve(tensors.size());
+  for (const Tensor& tensor : tensors) sizes.push_back(static_cast<std::uint64_t>(bytes_of(tensor)));
+  std::vector<std::vector<Tensor>> out;
+  auto next = std::make_move_iterator(tensors.begin());
+  for (const std::size_t count : counts_per_file(sizes, files)) {
+    const auto end = next + static_cast<std::ptrdiff_t>(count);
+    out.emplace_back(next, end);
+    next = end;
+  }
+  return out;
+}
+
+/// "model.gguf", or the name of file `i`, counted from 0, of `count`: "model-00002-of-00003.gguf".
+[[nodiscard]] std::string weight_file_name(std::string_view stem, std::size_t i, std::size_t count,
+                                           std::string_view extension);
+/// A safetensors header: the length of the JSON text, and the text, filled up to a multiple of 8.
+[[nodiscard]] std::string safetensors_header(std::string json);
 
 /// Writes tensors a few MiB at a time, so that memory stays bounded whatever their size, and reports
 /// progress over all of them.

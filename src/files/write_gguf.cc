@@ -144,9 +144,7 @@ WrittenCheckpoint write_gguf(OutputFolder& folder, const std::string& name, cons
       pairs.u16("split.count", shards.size());
       pairs.i32("split.tensors.count", count);
     }
-    const std::string file_name =
-        shards.size() == 1 ? name + ".gguf" : fmt::format("{}-{:05}-of-{:05}.gguf", name, i + 1, shards.size());
-    folder.add(file_name, [&](OutputFile& file) {
+    folder.add(weight_file_name(name, i, shards.size(), "gguf"), [&](OutputFile& file) {
       file.write(header(std::move(pairs), shards[i]));
       for (const OutputTensor& tensor : shards[i]) {
         stream.append(file, tensor);

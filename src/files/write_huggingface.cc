@@ -22,8 +22,8 @@ const char* torch_dtype(TensorType type) {
   return kNames[static_cast<int>(type)];
 }
 
-// The length and the JSON text in front of the tensors, which follow in the given order.
-std::string safetensors_header(const std::vector<OutputTensor>& tensors) {
+// What stands in front of the tensors, which follow in the given order.
+std::string header(const std::vector<OutputTensor>& tensors) {
   std::string json = fmt::format(R"({{"__metadata__":{{"format":"pt","swiglu.tensors":"{}"}})", kOnlyFeedForward);
   std::int64_t begin = 0;
   for (const OutputTensor& tensor : tensors) {
@@ -34,12 +34,7 @@ std::string safetensors_header(const std::vector<OutputTensor>& tensors) {
                         safetensors_dtype(tensor.stored), shape, begin, end);
     begin = end;
   }
-  json += '}';
-  json.append((8 - json.size() % 8) % 8, ' ');
-  std::string out(8, '\0');
-  for (unsigned i = 0; i < 8; ++i)
-    out[i] = static_cast<char>(static_cast<std::uint64_t>(json.size()) >> (8 * i) & 0xffU);
-  return out + json;
+  return safetensors_header(json + '}');
 }
 
 // The keys that readers of a Llama configuration require. Attention and vocabulary are not part of this
@@ -96,11 +91,10 @@ WrittenCheckpoint write_huggingface(OutputFolder& folder, const CheckpointRecipe
   TensorStream stream(recipe, fill, total);
   std::map<std::string, std::string> file_of;
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    const std::string name = shards.size() == 1 ? "model.safetensors"
-                                                : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    const std::string name = weight_file_name("model", i, shards.size(), "safetensors");
     std::sort(shards[i].begin(), shards[i].end(), [](const auto& a, const auto& b) { return a.name < b.name; });
     folder.add(name, [&](OutputFile& file) {
-      file.write(safetensors_header(shards[i]));
+      file.write(header(shards[i]));
       for (const auto& tensor : shards[i]) stream.append(file, tensor);
     });
     for (const auto& tensor : shards[i]) file_of.emplace(tensor.name, name);

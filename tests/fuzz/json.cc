@@ -17,7 +17,7 @@ namespace {
 class Folder {
  public:
   Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "swiglu-fuzz-XXXXXX").string();
+    std::string pattern = (std::filesystem::temp_directory_path() / ("swiglu-fuzz-" + std::string(6, 'X'))).string();
     if (mkdtemp(pattern.data()) == nullptr) std::abort();
     path_ = pattern;
     std::ofstream(path_ / "config.json")

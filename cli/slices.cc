@@ -1,6 +1,5 @@
-// Slices of a matrix; see compare_slices.h. A slice is about 64 Ki elements: half a MiB once they are doubles, which
-// stays in the cache.
-#include "compare_slices.h"
+// Slices of a matrix; see slices.h.
+#include "slices.h"
 
 #include <algorithm>
 #include <exception>
@@ -12,30 +11,29 @@ namespace swiglu::cli {
 
 namespace {
 
-constexpr std::int64_t kSliceElements = std::int64_t{1} << 16;
-
-std::int64_t rows_each(std::int64_t cols) {
-  return std::max<std::int64_t>(1, kSliceElements / std::max<std::int64_t>(1, cols));
+std::int64_t rows_each(std::int64_t cols, std::int64_t elements) {
+  return std::max<std::int64_t>(1, elements / std::max<std::int64_t>(1, cols));
 }
 
 }  // namespace
 
-std::int64_t slices_of(std::int64_t rows, std::int64_t cols) {
-  const std::int64_t each = rows_each(cols);
+std::int64_t slices_of(std::int64_t rows, std::int64_t cols, std::int64_t elements) {
+  const std::int64_t each = rows_each(cols, elements);
   return rows / each + (rows % each != 0 ? 1 : 0);
 }
 
-void for_slices(std::int64_t rows, std::int64_t cols, ThreadPool& pool, const std::function<void(const Slice&)>& task) {
+void for_slices(std::int64_t rows, std::int64_t cols, ThreadPool& pool, const std::function<void(const Slice&)>& task,
+                std::int64_t elements) {
   struct Work {
     const std::function<void(const Slice&)>& task;
     std::int64_t rows, each;
     std::mutex mutex;
     std::exception_ptr fault;
   };
-  Work work{task, rows, rows_each(cols), {}, {}};
+  Work work{task, rows, rows_each(cols, elements), {}, {}};
   const Runner runner = pool.runner();
   runner.run(
-      runner.ctx, slices_of(rows, cols),
+      runner.ctx, slices_of(rows, cols, elements),
       [](void* arg, std::int64_t i) {
         auto& w = *static_cast<Work*>(arg);
         try {
