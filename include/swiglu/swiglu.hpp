@@ -88,7 +88,16 @@ class ThreadPool {
 /// dst[i] = left[i] + right[i], in the layer's floating-point mode; dst may be left or right.
 using AddFloats = void (*)(float* dst, const float* left, const float* right, std::int64_t n);
 
-/// Sums of consecutive reduction groups [first_group, first_group + groups) of 16: a complete subtree.
+/// Consecutive reduction groups [first_group, first_group + groups) of 16: a complete subtree of the fixed tree.
+struct Subtree {
+  int first_group;
+  int groups;
+};
+/// What rank `rank` of `ranks` owns (docs/design.md, "Reduction groups"): at most 3, in order; none for some if
+/// ranks > 16.
+[[nodiscard]] std::vector<Subtree> owned_subtrees(int rank, int ranks);
+
+/// The sums of a subtree's groups.
 struct PartialSum {
   int first_group;
   int groups;
@@ -96,14 +105,16 @@ struct PartialSum {
 };
 
 /// Combines the ranks' partial sums in the fixed tree ((0+1)+(2+3))+… over 16 groups, so that the
-/// result has the bits of one process. The layer hands over its own addition.
+/// result has the bits of one process. The layer hands over its own addition. In a call of more than 256 tokens
+/// it starts the reduction of one block of rows, computes the next, then finishes: one at a time is under way.
+/// All ranks must make the same calls, with the same numbers of tokens. mpi.hpp has one over MPI.
 class Reducer {
  public:
   virtual ~Reducer() = default;
   [[nodiscard]] virtual int rank() const noexcept = 0;
   [[nodiscard]] virtual int size() const noexcept = 0;
   /// Starts the reduction of `parts` (at most 3, complete subtrees, `n` floats each; contents may be
-  /// overwritten). `root` receives n floats. Both must stay alive until finish().
+  /// overwritten). `root` receives n floats. Both must stay alive until finish(), which a throw replaces.
   virtual void start(std::span<const PartialSum> parts, std::int64_t n, float* root, AddFloats add) = 0;
   /// Waits for what start() began. Throws communication.
   virtual void finish() = 0;

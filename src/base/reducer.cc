@@ -1,6 +1,8 @@
-// The one-process Reducer: combines complete subtrees of 16 groups in the fixed tree.
+// Who owns which reduction groups, and the one-process Reducer: complete subtrees of 16 groups, joined in the fixed
+// tree.
 #include <array>
 #include <cstring>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -38,6 +40,19 @@ class LocalReducer final : public Reducer {
 };
 
 }  // namespace
+
+std::vector<Subtree> owned_subtrees(int rank, int ranks) {
+  const auto border = [ranks](std::int64_t r) { return static_cast<int>(16 * r / ranks); };
+  std::vector<Subtree> found;
+  const int last = border(std::int64_t{rank} + 1);
+  for (int g = border(rank); g < last;) {
+    int size = 1;
+    while (g % (2 * size) == 0 && g + 2 * size <= last) size *= 2;
+    found.push_back({g, size});
+    g += size;
+  }
+  return found;
+}
 
 std::unique_ptr<Reducer> make_local_reducer() { return std::make_unique<LocalReducer>(); }
 

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
+#include <type_traits>
 
 #include <fmt/format.h>
 
@@ -35,6 +37,14 @@ bool overlap(const TensorView& a, const TensorView& b) {
   const auto [a0, a1] = range(a);
   const auto [b0, b1] = range(b);
   return a0 < b1 && b0 < a1 && !(a.data == b.data && a.dtype == b.dtype && a.stride == b.stride);
+}
+
+template <class View>
+View rows_of(View view, std::int64_t row0, std::int64_t rows) {
+  using Byte = std::conditional_t<std::is_same_v<View, TensorView>, const std::byte, std::byte>;
+  view.data = static_cast<Byte*>(view.data) + row0 * view.stride * size_of(view.dtype);
+  view.rows = rows;
+  return view;
 }
 
 // The addition that a Reducer is handed: a kernel, in the layer's mode.
@@ -92,7 +102,8 @@ FeedForward::Impl::Areas FeedForward::Impl::areas(std::int64_t tokens) const {
   if (reducer != nullptr) {
     const std::int64_t sums = rows * info.config.dim * static_cast<std::int64_t>(sizeof(float));
     at.root_at += round_up(static_cast<std::int64_t>(subtrees.size()) * sums, 64);
-    at.bytes = at.root_at + round_up(sums, 64);
+    at.sums_bytes = at.root_at + round_up(sums, 64) - at.partial_at;
+    at.bytes += (tokens > layer::kBlockRows ? 2 : 1) * at.sums_bytes;
   }
   return at;
 }
@@ -119,28 +130,55 @@ void FeedForward::Impl::run(const char* call, const TensorView& h, const Mutable
                             at.bytes, workspace.size(), static_cast<void*>(workspace.data())));
   }
   const layer::Plan shared = plan();
-  for (std::int64_t row0 = 0; row0 < h.rows; row0 += layer::kBlockRows) {
-    run_block(shared, at, h, out, row0, std::min(layer::kBlockRows, h.rows - row0), workspace.data(), block, trace);
+  const auto rows_at = [&h](std::int64_t row0) { return std::min(layer::kBlockRows, h.rows - row0); };
+  if (reducer == nullptr) {
+    for (std::int64_t row0 = 0; row0 < h.rows; row0 += layer::kBlockRows) {
+      run_block(shared, at, h, out, row0, rows_at(row0), workspace.data(), nullptr, block, trace);
+    }
+    return;
   }
+  // The sums of one block are reduced while the next one is computed.
+  std::optional<Reduction> before;
+  const auto write = [&](const Reduction& done) {
+    const TensorView residual = block ? rows_of(h, done.row0, done.rows) : TensorView{};
+    layer::OutputPhase{done.root, done.rows, info.config.dim, residual, rows_of(out, done.row0, done.rows)}.run(shared);
+  };
+  for (std::int64_t row0 = 0, i = 0; row0 < h.rows; row0 += layer::kBlockRows, ++i) {
+    std::byte* const sums = workspace.data() + i % 2 * at.sums_bytes;
+    auto* const partial = reinterpret_cast<float*>(sums + at.partial_at);
+    auto* const root = reinterpret_cast<float*>(sums + at.root_at);
+    run_block(shared, at, h, out, row0, rows_at(row0), workspace.data(), partial, block, trace);
+    if (before) reducer->finish();
+    const Reduction now = start(shared, row0, rows_at(row0), partial, root);
+    if (before) write(*before);
+    before = now;
+  }
+  reducer->finish();
+  write(*before);
+}
+
+FeedForward::Impl::Reduction FeedForward::Impl::start(const layer::Plan& plan, std::int64_t row0, std::int64_t rows,
+                                                      float* partial, float* root) const {
+  PartialSum parts[layer::kGroups];
+  std::size_t count = 0;
+  const std::int64_t n = rows * info.config.dim;
+  for (const auto& subtree : subtrees) {
+    parts[count] = {subtree.first_group, subtree.groups, partial + static_cast<std::int64_t>(count) * n};
+    ++count;
+  }
+  reducer->start({parts, count}, n, root, plan.round ? add_in_mode<FloatMode::kFlush> : add_in_mode<FloatMode::kExact>);
+  return {row0, rows, root};
 }
 
 void FeedForward::Impl::run_block(const layer::Plan& plan, const Areas& at, const TensorView& h,
                                   const MutableTensorView& out, std::int64_t row0, std::int64_t rows, std::byte* memory,
-                                  bool block, LayerTrace* trace) const {
+                                  float* partial, bool block, LayerTrace* trace) const {
   const std::int64_t dim = info.config.dim;
   const layer::Tiling tiling(rows, table->product[static_cast<int>(gate_up_product)].max_rows);
   const layer::Tiles input{memory, at.input_row_bytes};
   const layer::Tiles z{memory + at.z_at, at.z_row_bytes};
-  const auto from_row0 = [row0, rows](auto view) {
-    view.data =
-        static_cast<std::conditional_t<std::is_same_v<decltype(view), TensorView>, const std::byte*, std::byte*>>(
-            view.data) +
-        row0 * view.stride * size_of(view.dtype);
-    view.rows = rows;
-    return view;
-  };
-  const MutableTensorView block_out = from_row0(out);
-  const TensorView residual = block ? from_row0(h) : TensorView{};
+  const MutableTensorView block_out = rows_of(out, row0, rows);
+  const TensorView residual = block ? rows_of(h, row0, rows) : TensorView{};
 
   layer::InputPhase{h, row0, block ? norm.data() : nullptr, dim_as_float, eps_as_float, tiling, input}.run(plan);
 
@@ -153,21 +191,7 @@ void FeedForward::Impl::run_block(const layer::Plan& plan, const Areas& at, cons
       plan);
   if (trace != nullptr) read_tiles(tiling, z, plan.pairs, local_hidden, trace->z.data() + row0 * local_hidden);
 
-  auto* partial = reducer == nullptr ? nullptr : reinterpret_cast<float*>(memory + at.partial_at);
   layer::DownPhase{down, down_product, subtrees, dim, tiling, z, residual, block_out, partial}.run(plan);
-  if (reducer == nullptr) return;
-
-  PartialSum parts[layer::kGroups];
-  std::size_t count = 0;
-  for (const auto& subtree : subtrees) {
-    parts[count] = {subtree.first, subtree.groups, partial + static_cast<std::int64_t>(count) * rows * dim};
-    ++count;
-  }
-  auto* root = reinterpret_cast<float*>(memory + at.root_at);
-  reducer->start({parts, count}, rows * dim, root,
-                 plan.round ? add_in_mode<FloatMode::kFlush> : add_in_mode<FloatMode::kExact>);
-  reducer->finish();
-  layer::OutputPhase{root, rows, dim, residual, block_out}.run(plan);
 }
 
 FeedForward::FeedForward(const LayerSource& layer, ThreadPool& pool, const Options& options)

@@ -1,9 +1,8 @@
-// Reduction groups of the down product: which hidden units each of the 16 holds, and who owns them.
+// Reduction groups of the down product: which hidden units each of the 16 holds, as whole granules.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <vector>
 
 #include "swiglu/swiglu.hpp"
 
@@ -23,30 +22,16 @@ inline constexpr std::int64_t kGranule = 32;
   return borders;
 }
 
-/// Groups [first, last) of one rank.
+/// Groups [first, last).
 struct GroupRange {
   int first = 0;
-  int last = kGroups;
+  int last = 0;
 };
-[[nodiscard]] constexpr GroupRange owned_groups(int rank, int ranks) noexcept {
-  const auto border = [ranks](std::int64_t r) { return static_cast<int>(kGroups * r / ranks); };
-  return {border(rank), border(rank + 1)};
-}
-
-/// A range as complete subtrees of the fixed tree, in order; at most 3 for the ranges ranks own.
-struct Subtree {
-  int first;
-  int groups;
-};
-[[nodiscard]] inline std::vector<Subtree> subtrees(GroupRange range) {
-  std::vector<Subtree> found;
-  for (int g = range.first; g < range.last;) {
-    int size = 1;
-    while (g % (2 * size) == 0 && g + 2 * size <= range.last) size *= 2;
-    found.push_back({g, size});
-    g += size;
-  }
-  return found;
+/// Of one rank; {0, 0} if it owns none.
+[[nodiscard]] inline GroupRange owned_groups(int rank, int ranks) {
+  const auto trees = owned_subtrees(rank, ranks);
+  if (trees.empty()) return {};
+  return {trees.front().first_group, trees.back().first_group + trees.back().groups};
 }
 
 }  // namespace swiglu::layer

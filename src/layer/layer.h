@@ -32,7 +32,7 @@ struct FeedForward::Impl {
   int workers = 1;  ///< threads that the runner may use: the pool's, or as many as the process may have
   Reducer* reducer = nullptr;
   layer::GroupRange groups;
-  std::vector<layer::Subtree> subtrees;
+  std::vector<Subtree> subtrees;
   std::int64_t local_hidden = 0;  ///< hidden units of the owned groups
   kernels::Product gate_up_product{};
   kernels::Product down_product{};
@@ -53,7 +53,14 @@ struct FeedForward::Impl {
     std::int64_t z_at;
     std::int64_t partial_at;
     std::int64_t root_at;
+    std::int64_t sums_bytes;  ///< from one block's sums to those of the next, which alternate
     std::int64_t bytes;
+  };
+  /// A block whose partial sums are on their way through the Reducer.
+  struct Reduction {
+    std::int64_t row0;
+    std::int64_t rows;
+    const float* root;
   };
   [[nodiscard]] layer::Plan plan() const;
   [[nodiscard]] Areas areas(std::int64_t tokens) const;
@@ -61,8 +68,12 @@ struct FeedForward::Impl {
   /// Checks arguments, then runs blocks of rows. `trace` null or for all tokens.
   void run(const char* call, const TensorView& h, const MutableTensorView& out, std::span<std::byte> workspace,
            bool block, LayerTrace* trace) const;
+  /// All of rows [row0, row0 + rows) but, with a Reducer, what follows the partial sums.
   void run_block(const layer::Plan& plan, const Areas& at, const TensorView& h, const MutableTensorView& out,
-                 std::int64_t row0, std::int64_t rows, std::byte* memory, bool block, LayerTrace* trace) const;
+                 std::int64_t row0, std::int64_t rows, std::byte* memory, float* partial, bool block,
+                 LayerTrace* trace) const;
+  [[nodiscard]] Reduction start(const layer::Plan& plan, std::int64_t row0, std::int64_t rows, float* partial,
+                                float* root) const;
 };
 
 }  // namespace swiglu

@@ -128,9 +128,10 @@ FeedForward::Impl::Impl(const LayerSource& source, Runner runner_in, int workers
     if (reducer->size() < 1 || reducer->rank() < 0 || reducer->rank() >= reducer->size()) {
       throw Error(ErrorCode::usage, fmt::format("rank {} of {}: not a rank", reducer->rank(), reducer->size()));
     }
-    groups = layer::owned_groups(reducer->rank(), reducer->size());
   }
-  subtrees = layer::subtrees(groups);
+  const int rank = reducer == nullptr ? 0 : reducer->rank(), ranks = reducer == nullptr ? 1 : reducer->size();
+  groups = layer::owned_groups(rank, ranks);
+  subtrees = owned_subtrees(rank, ranks);
   if (source.packed != nullptr && fits(*source.packed, options)) {
     take(*source.packed, options);
   } else {

@@ -253,6 +253,32 @@ class MeetingReducer final : public Reducer {
   Meeting& meeting_;
 };
 
+// Does everything at the last moment, and spoils the sums afterwards.
+class LateReducer final : public Reducer {
+ public:
+  [[nodiscard]] int rank() const noexcept override { return 0; }
+  [[nodiscard]] int size() const noexcept override { return 1; }
+  void start(std::span<const PartialSum> parts, std::int64_t n, float* root, AddFloats) override {
+    EXPECT_EQ(root_, nullptr);
+    EXPECT_EQ(parts.size(), 1U);
+    part_ = parts.front().floats, n_ = n, root_ = root;
+    std::fill(root, root + n, 1e30F);
+    ++reductions_;
+  }
+  void finish() override {
+    std::copy(part_, part_ + n_, root_);
+    std::fill(part_, part_ + n_, -1e30F);
+    root_ = nullptr;
+  }
+  [[nodiscard]] int reductions() const { return reductions_; }
+
+ private:
+  float* part_ = nullptr;
+  std::int64_t n_ = 0;
+  float* root_ = nullptr;
+  int reductions_ = 0;
+};
+
 TEST(Invariance, the_number_of_ranks_changes_no_bit) {
   ThreadPool pool(2);
   for (const std::int64_t hidden : {1, 15, 172, 1025, 10007}) {
@@ -274,6 +300,22 @@ TEST(Invariance, the_number_of_ranks_changes_no_bit) {
   }
 }
 
+// Three blocks of rows, whose sums alternate between two places, with the output written over the input.
+TEST(Invariance, reductions_that_overlap_with_the_next_block_change_no_bit) {
+  ThreadPool pool(2);
+  const Layer layer(33, 172, DType::bf16, Data::normal, 18);
+  const Matrix h = Matrix::filled(DType::f32, 600, 33, Values(Data::normal, 19), 1.0);
+  for (const Compute compute : {Compute::f32, Compute::bf16}) {
+    const Matrix expected = run(FeedForward(layer.source, pool, {.compute = compute}), h);
+    LateReducer reducer;
+    const FeedForward ffn(layer.source, pool, {.compute = compute, .reducer = &reducer});
+    Matrix in_place = h;
+    ffn.block(in_place.view(), in_place.view());
+    expect_same_bytes(in_place, expected, "reduced late");
+    EXPECT_EQ(reducer.reductions(), 3);
+  }
+}
+
 TEST(Groups, cover_the_hidden_units_in_whole_granules) {
   for (const std::int64_t hidden : {1, 15, 31, 32, 33, 172, 511, 512, 513, 1025, 10007, 14336, 53248}) {
     const auto borders = layer::group_borders(hidden);
@@ -291,12 +333,15 @@ TEST(Groups, ranks_own_at_most_three_complete_subtrees) {
   for (int ranks = 1; ranks <= 40; ++ranks) {
     int next = 0;
     for (int rank = 0; rank < ranks; ++rank) {
-      const auto range = layer::owned_groups(rank, ranks);
-      EXPECT_EQ(range.first, next);
-      next = range.last;
-      const auto trees = layer::subtrees(range);
+      const auto trees = owned_subtrees(rank, ranks);
       EXPECT_LE(trees.size(), 3U) << rank << " of " << ranks;
-      for (const auto& tree : trees) EXPECT_EQ(tree.first % tree.groups, 0);
+      EXPECT_EQ(layer::owned_groups(rank, ranks).first, trees.empty() ? 0 : next);
+      for (const Subtree& tree : trees) {
+        EXPECT_EQ(tree.first_group, next);
+        EXPECT_EQ(tree.first_group % tree.groups, 0);
+        next += tree.groups;
+      }
+      EXPECT_EQ(layer::owned_groups(rank, ranks).last, trees.empty() ? 0 : next);
     }
     EXPECT_EQ(next, 16);
   }

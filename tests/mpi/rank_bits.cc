@@ -1,0 +1,126 @@
+// Run by mpirun: every rank compares what the ranks compute together with what it computes alone, bit for bit,
+// over hidden sizes, arithmetic, storage, tokens and ways to reduce. Prints the number of comparisons on rank 0.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "swiglu/files.hpp"
+#include "swiglu/mpi.hpp"
+
+namespace {
+
+using namespace swiglu;
+
+struct Totals {
+  std::int64_t compared = 0, different = 0;
+};
+
+std::vector<float> normal(std::int64_t count) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> value;
+  std::vector<float> h(static_cast<std::size_t>(count));
+  for (float& x : h) x = value(random);
+  return h;
+}
+
+std::vector<float> run(const FeedForward& layer, std::vector<float> h, std::int64_t tokens) {
+  const std::int64_t dim = layer.info().config.dim;
+  layer.block(view_f32(h.data(), tokens, dim), view_f32(h.data(), tokens, dim));  // in place
+  return h;
+}
+
+void compare(mpi::Session& session, const FfnConfig& config, const std::vector<std::int64_t>& tokens, Totals& totals) {
+  ThreadPool pool(1);
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    const LayerSource source = random_layer(config, dtype, 5);
+    for (const Compute compute : {Compute::f32, Compute::bf16}) {
+      for (const Storage storage : {Storage::plain, Storage::compact}) {
+        if (storage == Storage::compact && dtype != DType::bf16 && compute != Compute::bf16) continue;
+        const FeedForward alone(source, pool, {.compute = compute, .storage = storage});
+        const FeedForward shared(source, pool, {.compute = compute, .storage = storage, .reducer = &session.reducer()});
+        for (const std::int64_t count : tokens) {
+          const std::vector<float> h = normal(count * config.dim);
+          const std::vector<float> expected = run(alone, h, count), found = run(shared, h, count);
+          ++totals.compared;
+          if (std::memcmp(expected.data(), found.data(), expected.size() * sizeof(float)) == 0) continue;
+          ++totals.different;
+          std::fprintf(
+              stderr, "rank %d of %d: other bits: dim %lld, hidden %lld, %s weights, compute %s, %s, %lld tokens\n",
+              session.rank(), session.size(), static_cast<long long>(config.dim), static_cast<long long>(config.hidden),
+              name_of(dtype), name_of(compute), name_of(storage), static_cast<long long>(count));
+        }
+      }
+    }
+  }
+}
+
+/// A narrow wire rounds: all ranks agree, and a token does not depend on its batch.
+void compare_narrow(mpi::Session& session, Totals& totals) {
+  ThreadPool pool(1);
+  const FfnConfig config{96, 1000, 1e-5};
+  const FeedForward layer(random_layer(config, DType::f32, 5), pool, {.reducer = &session.reducer()});
+  constexpr std::int64_t kTokens = 300;
+  const std::vector<float> h = normal(kTokens * config.dim);
+  const std::vector<float> all = run(layer, h, kTokens);
+  const std::vector<float> one = run(layer, {h.begin(), h.begin() + config.dim}, 1);
+  const std::vector<float> first(all.begin(), all.begin() + config.dim);
+  totals.compared += 2;
+  if (first != one) ++totals.different;
+  const auto others = session.gather(std::as_bytes(std::span(all)));
+  for (const auto& other : others) {
+    if (other.size() != others.front().size() || std::memcmp(other.data(), others.front().data(), other.size()) != 0) {
+      ++totals.different;
+    }
+  }
+}
+
+int test(mpi::Session& session, bool large) {
+  Totals totals;
+  using mpi::Overlap, mpi::Wire;
+  for (const Overlap overlap : {Overlap::none, Overlap::posted, Overlap::thread}) {
+    session.remake_reducer(Wire::f32, overlap);
+    const bool usual = overlap == Overlap::posted;
+    for (const std::int64_t hidden : {1, 15, 172, 10007}) {
+      if (usual || hidden == 172) compare(session, {64, hidden, 1e-5}, {1, 2, 300, 520}, totals);
+    }
+  }
+  session.remake_reducer(Wire::f32, Overlap::posted);
+  compare(session, {1, 40, 1e-5}, {1, 5}, totals);  // fewer floats than ranks
+  if (large) compare(session, {4096, 14336, 1e-5}, {1, 300}, totals);
+  session.remake_reducer(Wire::bf16, Overlap::posted);
+  compare_narrow(session, totals);
+  const auto each = session.gather(std::as_bytes(std::span(&totals, 1)));
+  if (session.rank() != 0) return totals.different == 0 ? 0 : 1;
+  Totals sum;
+  for (const auto& bytes : each) {
+    Totals one;
+    std::memcpy(&one, bytes.data(), sizeof one);
+    sum.compared += one.compared, sum.different += one.different;
+  }
+  std::printf("%d ranks: %lld comparisons, %lld different\n", session.size(), static_cast<long long>(sum.compared),
+              static_cast<long long>(sum.different));
+  return sum.different == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  mpi::Session session;
+  int code = 0;
+  std::string text;
+  try {
+    code = test(session, argc > 1 && std::string(argv[1]) == "large");
+  } catch (const Error& fault) {
+    code = 4;
+    text = fault.text();
+  }
+  const mpi::Session::Ending ending = session.end(code);
+  if (ending.speaks && !text.empty()) std::fprintf(stderr, "rank %d: %s\n", session.rank(), text.c_str());
+  if (!ending.orderly) session.leave(ending.code);
+  return ending.code;
+}
