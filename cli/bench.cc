@@ -6,12 +6,14 @@
 
 #include <optional>
 
+#include "bench_ranks.h"
 #include "outputs.h"
 #include "report.h"
 
 namespace swiglu::cli {
 
-int bench(const BenchOptions& options) {
+int bench(const BenchOptions& options, Team* team) {
+  if (team != nullptr) return bench_on_ranks(options, *team);
   std::optional<NewFile> json, svg;
   const bool json_only = options.json && options.json->empty();  // on stdout
   if (options.json && !json_only) json = open_output("--json", *options.json, "{");

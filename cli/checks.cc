@@ -67,13 +67,6 @@ void run_rows(const FeedForward& layer, std::span<const float> h, std::span<floa
   layer.block(view_f32(h.data() + first * dim, count, dim), view_f32(out.data() + first * dim, count, dim));
 }
 
-namespace {
-
-struct Split {
-  const char* name;
-  std::vector<std::int64_t> counts;
-};
-
 std::vector<Split> splits_of(std::int64_t tokens) {
   std::vector<Split> splits{{"all at once", {tokens}}};
   if (tokens > 1) splits.push_back({"one by one", std::vector<std::int64_t>(static_cast<std::size_t>(tokens), 1)});
@@ -83,6 +76,12 @@ std::vector<Split> splits_of(std::int64_t tokens) {
   }
   return splits;
 }
+
+bool scalar_takes_long(const FfnConfig& config, std::int64_t tokens) {
+  return 3.0 * static_cast<double>(config.dim) * static_cast<double>(config.hidden) * static_cast<double>(tokens) > 2e7;
+}
+
+namespace {
 
 /// A layer in one of the forms that it can lie in memory.
 struct Form {
@@ -104,16 +103,13 @@ std::vector<Form> forms_of(const LayerSource& source, const LayerSource& unpacke
 }  // namespace
 
 BitsReport check_bits(const LayerSource& source, const LayerSource& unpacked, Compute compute, Pools& pools,
-                      std::span<const float> h, std::int64_t tokens,
+                      std::span<const float> h, std::int64_t tokens, std::span<const RankRun> ranks,
                       const std::function<void(const std::string&)>& step) {
   BitsReport report;
   const auto splits = splits_of(tokens);
   for (const auto& pool : pools.list()) report.threads.push_back(pool->threads());
-  // The scalar tier emulates fma where the compiler may not assume it: minutes at published shapes.
-  const double products = 3.0 * static_cast<double>(source.config.dim) * static_cast<double>(source.config.hidden) *
-                          static_cast<double>(tokens);
   std::vector<Isa> isas = available_isas();
-  report.scalar_once = products > 2e7 && isas.size() > 1;
+  report.scalar_once = isas.size() > 1 && scalar_takes_long(source.config, tokens);
   std::vector<float> first, out(h.size());
   const auto compare = [&](const FeedForward& layer, const Split& split, const std::string& how) {
     std::int64_t row = 0;
@@ -152,6 +148,10 @@ BitsReport check_bits(const LayerSource& source, const LayerSource& unpacked, Co
       }
     }
     if (report.storages.size() < storages.size()) report.storages = storages;
+  }
+  for (const RankRun& run : ranks) {
+    ++report.runs;
+    same_bits(first, run.out) ? void(++report.equal) : report.different.push_back(run.how);
   }
   return report;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "swiglu/swiglu.hpp"
+#include "team.h"
 
 namespace swiglu::cli {
 
@@ -58,6 +59,28 @@ class Pools {
   std::vector<std::unique_ptr<ThreadPool>> pools_;  ///< ascending
 };
 
+/// A way to cut a batch.
+struct Split {
+  const char* name;
+  std::vector<std::int64_t> counts;
+};
+/// All at once; one by one; unevenly.
+[[nodiscard]] std::vector<Split> splits_of(std::int64_t tokens);
+
+/// The scalar tier emulates fma where the compiler may not assume it: minutes at published shapes.
+[[nodiscard]] bool scalar_takes_long(const FfnConfig& config, std::int64_t tokens);
+
+/// What all ranks gave together for tokens that one process is yet to run.
+struct RankRun {
+  std::string how;  ///< "avx512, compact bf16, 3 ranks, one by one"
+  std::vector<float> out;
+};
+/// block() on `h` by all ranks, in every combination of tier, storage and split. `source` is the layer as rank 0
+/// opened it from `origin`.
+[[nodiscard]] std::vector<RankRun> run_on_ranks(Team& team, const LayerOrigin& origin, const LayerSource& source,
+                                                Compute compute, std::span<const float> h, std::int64_t tokens,
+                                                int threads);
+
 /// How often the same tokens gave the same bits.
 struct BitsReport {
   std::int64_t runs = 0, equal = 0;
@@ -71,10 +94,11 @@ struct BitsReport {
 
 /// Runs block() on `h` ([tokens, dim]) in every combination of tier, storage, thread count and batch split (all
 /// at once; one by one; uneven) and compares each with the first bitwise. A layer of a packed file takes part as
-/// it is, and packed anew from `unpacked`; other layers are their own `unpacked`. `step` is called before the
-/// packing for each tier with what is about to be done.
+/// it is, and packed anew from `unpacked`; other layers are their own `unpacked`. What ranks gave for the same
+/// tokens takes part. `step` is called before the packing for each tier with what is about to be done.
 [[nodiscard]] BitsReport check_bits(const LayerSource& source, const LayerSource& unpacked, Compute compute,
                                     Pools& pools, std::span<const float> h, std::int64_t tokens,
+                                    std::span<const RankRun> ranks,
                                     const std::function<void(const std::string&)>& step);
 
 /// block() on rows [first, first + count) of h and out.

@@ -56,4 +56,7 @@ CLI::App* add_compare(CLI::App& app, CompareOptions& o);
 CLI::App* add_convert(CLI::App& app, ConvertOptions& o);
 CLI::App* add_pack(CLI::App& app, PackOptions& o);
 
+/// What the command has under swiglu-mpi only, and without what it lacks there.
+void adapt_to_ranks(CLI::App* command, RanksOptions& o);
+
 }  // namespace swiglu::cli

@@ -17,11 +17,19 @@
 
 namespace swiglu::cli {
 
+class Team;  // all ranks of swiglu-mpi (team.h); null for one process, and only for commands that ranks run
+
+/// Of swiglu-mpi's commands.
+struct RanksOptions {
+  std::string wire = "f32";
+  double timeout_seconds = 120;
+};
+
 struct DemoOptions {
   int threads = 0;  ///< 0: the library's default, here and below
   bool json = false;
 };
-int demo(const DemoOptions& options);
+int demo(const DemoOptions& options, Team* team);
 
 struct InspectOptions {
   std::filesystem::path model;
@@ -43,7 +51,7 @@ struct RunOptions {
   bool u2_is_bf16 = false;
   OpenOptions open;
 };
-int run(const RunOptions& options);
+int run(const RunOptions& options, Team* team);
 
 struct VerifyOptions {
   std::filesystem::path model;
@@ -55,7 +63,7 @@ struct VerifyOptions {
   bool map = false;
   bool json = false;
 };
-int verify(const VerifyOptions& options);
+int verify(const VerifyOptions& options, Team* team);
 
 struct CompareOptions {
   std::filesystem::path a, b;
@@ -121,7 +129,7 @@ struct BenchOptions {
   std::optional<std::filesystem::path> json;  ///< an empty path: stdout
   std::optional<std::filesystem::path> svg;
 };
-int bench(const BenchOptions& options);
+int bench(const BenchOptions& options, Team* team);
 
 struct WidthOptions {
   std::int64_t dim = 0;

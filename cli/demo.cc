@@ -103,7 +103,8 @@ std::string show_json(const DemoReport& report) {
 
 }  // namespace
 
-int demo(const DemoOptions& options) {
+int demo(const DemoOptions& options, Team* team) {
+  if (team != nullptr) return demo_on_ranks(options, *team);
   DemoReport report;
   {
     Meter meter("demo");

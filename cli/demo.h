@@ -1,10 +1,11 @@
-// What `demo` measures, apart from how it is shown. Knows the front door and checks.h only.
+// What `demo` measures, apart from how it is shown; and the demo on ranks. Knows the front door and checks.h only.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "commands.h"
 #include "measure.h"
 #include "progress.h"
 #include "swiglu/machine.hpp"
@@ -34,5 +35,7 @@ struct DemoReport {
 
 /// Makes a Llama-3-8B-sized layer, packs it, and measures. `threads` as for ThreadPool.
 [[nodiscard]] DemoReport measure_demo(int threads, Meter& meter);
+
+int demo_on_ranks(const DemoOptions& options, Team& team);
 
 }  // namespace swiglu::cli

@@ -1,4 +1,6 @@
 // The flags of the commands that run layers: demo, run, verify, bench, and of width.
+#include <fmt/format.h>
+
 #include <array>
 #include <string>
 #include <string_view>
@@ -132,6 +134,29 @@ CLI::App* add_bench(CLI::App& app, BenchOptions& o) {
       "  swiglu bench Meta-Llama-3-8B --layer 3 --tokens 1\n  swiglu bench --dtype f32 --compute f32,bf16 --isa "
       "avx2\n");
   return c;
+}
+
+void adapt_to_ranks(CLI::App* command, RanksOptions& o) {
+  for (const char* lacking : {"--numerics", "--svg", "--neighbours", "--map"}) {
+    if (CLI::Option* option = command->get_option_no_throw(lacking)) command->remove_option(option);
+  }
+  const std::string name = command->get_name();
+  if (name != "verify") {
+    flag(command, "--wire", "TYPE", "f32 (default): the bits of one process; bf16: half the bytes, other bits",
+         [&o](const std::string& text) {
+           static constexpr std::array<std::string_view, 2> kWires = {"f32", "bf16"};
+           o.wire = kWires[parse_choice("--wire", text, kWires)];
+         });
+  }
+  flag(command, "--timeout", "SECONDS", "How long ranks wait for one another before they give up (default: 120)",
+       [&o](const std::string& text) { o.timeout_seconds = parse_positive("--timeout", text); });
+  const std::string more = name == "demo" || name == "bench" ? "" : " MODEL --layer 0";
+  const std::string files = name == "run" ? " --input h.npy --output out.npy" : "";
+  command->footer(fmt::format(
+      "--threads counts the threads of one rank; unless given, ranks share this machine's CPUs fairly.\n"
+      "Every rank opens MODEL; only rank 0 reads other files, writes, and prints.\n\nExamples:\n"
+      "  mpirun -n 2 swiglu-mpi {0}{1}{2}\n  mpirun --hostfile hosts -n 8 swiglu-mpi {0}{1}{2} --timeout 30\n",
+      name, more, files));
 }
 
 CLI::App* add_width(CLI::App& app, WidthOptions& o) {

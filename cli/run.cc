@@ -13,6 +13,7 @@
 #include "report.h"
 #include "storage.h"
 #include "swiglu/packed.hpp"
+#include "team.h"
 
 namespace swiglu::cli {
 
@@ -22,10 +23,13 @@ struct Job {
   const RunOptions& options;
   const Array& input;
   std::int64_t tokens;
+  std::int64_t dim;
+  int threads;
   Array output;
-  std::string arithmetic;  ///< "compute bf16, compact bf16 (12.03 bits a weight, 265 MB), avx512"
+  std::string arithmetic{};  ///< "compute bf16, compact bf16 (12.03 bits a weight, 265 MB), avx512"
   const char* prepared = "packed";
   double prepare_seconds = 0, compute_seconds = 0;
+  std::string ranks{};  ///< a table, if there are several
 };
 
 void run_fused(Job& job, const LayerSource& source, ThreadPool& pool) {
@@ -54,6 +58,29 @@ void run_fused(Job& job, const LayerSource& source, ThreadPool& pool) {
     layer.forward(in, out);
   }
   job.compute_seconds = watch.seconds();
+}
+
+/// Every rank opens the model and packs its share; the rows travel from here.
+void run_on_ranks(Job& job, Team& team) {
+  const RunOptions& o = job.options;
+  const std::int64_t dim = job.dim;
+  team.input({job.input.bytes.data(), job.input.dtype, job.tokens, dim, dim});
+  LayerOrigin origin;
+  origin.model = o.model;
+  origin.layer = o.layer;
+  origin.expert = o.expert;
+  origin.open = o.open;
+  Stopwatch watch;
+  const auto layer = team.make(origin, o.compute, o.storage, Isa::automatic, job.threads);
+  job.prepare_seconds = watch.seconds();
+  const FeedForwardInfo& info = layer->info();
+  job.arithmetic =
+      fmt::format("compute {}, {}, {}, {}{}", name_of(info.compute), storage_of(info), name_of(info.isa),
+                  plural(team.size(), "rank"), team.wire() == "f32" ? "" : ", wire bf16 (not the bits of one process)");
+  watch = {};
+  layer->run(0, o.block, {job.output.bytes.data(), job.output.dtype, job.tokens, dim, dim});
+  job.compute_seconds = watch.seconds();
+  job.ranks = show_ranks(team.report());
 }
 
 /// Meta's arithmetic, in slices of tokens: the oracle keeps every intermediate in double.
@@ -88,7 +115,7 @@ std::string among(const Checkpoint& model) {
 
 }  // namespace
 
-int run(const RunOptions& options) {
+int run(const RunOptions& options, Team* team) {
   const bool meta = options.numerics == reference::Numerics::meta;
   if (meta && options.compute != Compute::automatic) {
     throw Error(ErrorCode::usage, "run: --numerics meta has its own roundings: leave --compute out");
@@ -103,11 +130,14 @@ int run(const RunOptions& options) {
   const LayerSource source = model.layer(options.layer, options.expert);
   const std::int64_t tokens = tokens_of(input, options.input, source.config.dim, options.model);
 
-  Job job{options, input, tokens, {options.dtype.value_or(input.dtype), input.shape, {}}, {}};
+  const int threads = options.threads > 0 || team == nullptr ? options.threads : team->default_threads();
+  Job job{options, input, tokens, source.config.dim, threads, {options.dtype.value_or(input.dtype), input.shape, {}}};
   job.output.bytes.resize(input.bytes.size() / static_cast<std::size_t>(size_of(input.dtype)) *
                           static_cast<std::size_t>(size_of(job.output.dtype)));
-  ThreadPool pool(options.threads);
-  if (meta) {
+  ThreadPool pool(threads);
+  if (team != nullptr) {
+    run_on_ranks(job, *team);
+  } else if (meta) {
     run_meta(job, source, pool);
   } else {
     run_fused(job, source, pool);
@@ -116,9 +146,11 @@ int run(const RunOptions& options) {
   tell(fmt::format("run: layer {} {} (dim {}, hidden {}), part {}, {} {} -> {}, {}, {}: {}computed in {}; {}\n",
                    options.layer, among(model), source.config.dim, source.config.hidden,
                    options.block ? "block" : "ffn", format_shape(input.shape), name_of(input.dtype),
-                   name_of(job.output.dtype), job.arithmetic, plural(pool.threads(), "thread"),
+                   name_of(job.output.dtype), job.arithmetic,
+                   plural(pool.threads(), "thread") + (team == nullptr ? "" : " each"),
                    meta ? "" : fmt::format("{} in {}, ", job.prepared, format_seconds(job.prepare_seconds)),
                    format_seconds(job.compute_seconds), printable(options.output.string())));
+  tell(job.ranks);
   return 0;
 }
 

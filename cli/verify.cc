@@ -58,11 +58,42 @@ std::vector<Compute> computes_of(const VerifyOptions& options, const LayerSource
   return {Compute::f32};
 }
 
+Input together(const std::vector<Input>& inputs) {
+  Input all{"all", {}, 0};
+  for (const Input& input : inputs) {
+    all.h.insert(all.h.end(), input.h.begin(), input.h.end());
+    all.tokens += input.tokens;
+  }
+  return all;
+}
+
+/// What the ranks give, for each layer and compute type; then they are released.
+using RanksRuns = std::vector<std::vector<std::vector<RankRun>>>;
+RanksRuns run_layers_on_ranks(Team& team, const VerifyOptions& options, const Checkpoint& model,
+                              const std::vector<std::int64_t>& numbers, const Input& all) {
+  RanksRuns layers;
+  const int threads = options.threads > 0 ? options.threads : team.default_threads();
+  for (const std::int64_t number : numbers) {
+    const LayerSource source = model.layer(number, options.expert);
+    LayerOrigin origin;
+    origin.model = options.model;
+    origin.layer = number;
+    origin.expert = options.expert;
+    auto& computes = layers.emplace_back();
+    for (const Compute compute : computes_of(options, source)) {
+      computes.push_back(run_on_ranks(team, origin, source, compute, all.h, all.tokens, threads));
+    }
+  }
+  tell(show_ranks(team.report()));
+  team.release();
+  return layers;
+}
+
 /// The oracle once per input, then every compute type against it: a layer of a packed file as it is, by the
 /// weights that come out of it. `before` of `layers` are done.
 std::vector<LayerReport> verify_layer(std::int64_t index, const LayerSource& source, const std::vector<Input>& inputs,
                                       const VerifyOptions& options, Pools& pools, Meter& meter, std::int64_t before,
-                                      std::int64_t layers) {
+                                      std::int64_t layers, const std::vector<std::vector<RankRun>>& ranks) {
   std::vector<LayerReport> reports;
   const Runner runner = pools.all().runner();
   reference::Request request;
@@ -110,14 +141,10 @@ std::vector<LayerReport> verify_layer(std::int64_t index, const LayerSource& sou
             check_stage(fast.down, right.down, bound.down), check_stage(out, right.out, bound.out)}});
     }
   }
-  std::vector<float> all;
-  std::int64_t tokens = 0;
-  for (const Input& input : inputs) {
-    all.insert(all.end(), input.h.begin(), input.h.end());
-    tokens += input.tokens;
-  }
-  for (LayerReport& report : reports) {
-    report.bits = check_bits(source, unpacked, report.compute, pools, all, tokens, doing);
+  const Input all = together(inputs);
+  for (std::size_t i = 0; i < reports.size(); ++i) {
+    reports[i].bits = check_bits(source, unpacked, reports[i].compute, pools, all.h, all.tokens,
+                                 ranks.empty() ? std::span<const RankRun>{} : ranks[i], doing);
   }
   return reports;
 }
@@ -173,11 +200,13 @@ std::string show_failures(const std::vector<LayerReport>& reports) {
 }
 
 std::string show_json(const VerifyOptions& options, const Checkpoint& model, const std::vector<LayerReport>& reports,
-                      int threads, bool good) {
+                      int threads, int ranks, bool good) {
   Json json;
   json.object().field("schema_version", 1).field("command", "verify").field("model", options.model.string());
   json.field("dim", model.config().dim).field("hidden", model.config().hidden).field("eps", model.config().eps);
-  json.field("threads", threads).field("pass", good);
+  json.field("threads", threads);
+  if (ranks > 0) json.field("ranks", ranks);
+  json.field("pass", good);
   if (!options.input) json.field("seed", kInputSeed);
   json.list("notes", model.notes()).key("layers").array();
   for (const LayerReport& report : reports) {
@@ -208,29 +237,33 @@ std::string show_json(const VerifyOptions& options, const Checkpoint& model, con
 
 }  // namespace
 
-int verify(const VerifyOptions& options) {
+int verify(const VerifyOptions& options, Team* team) {
   const Checkpoint model = Checkpoint::open(options.model, {.eps = {}, .hidden = {}, .map = options.map});
   if (model.layers() == 0) {
     throw Error(ErrorCode::not_found, fmt::format("{}: no feed-forward layer", printable(options.model.string())));
   }
   const std::vector<Input> inputs = make_inputs(options.input, model.config().dim, options.model);
-  Pools pools(options.threads);
   const std::vector<std::int64_t> numbers = options.layer ? std::vector{*options.layer} : model.layer_numbers();
+  RanksRuns ranks(numbers.size());
+  const int size = team == nullptr ? 0 : team->size();
+  if (team != nullptr) ranks = run_layers_on_ranks(*team, options, model, numbers, together(inputs));
+  Pools pools(options.threads);
   std::vector<LayerReport> reports;
   const Stopwatch watch;
   {
     Meter meter("verifying");
     std::int64_t done = 0;
     for (const std::int64_t i : numbers) {
-      auto layer =
-          verify_layer(i, model.layer(i, options.expert), inputs, options, pools, meter, done++, std::ssize(numbers));
+      auto layer = verify_layer(i, model.layer(i, options.expert), inputs, options, pools, meter, done,
+                                std::ssize(numbers), ranks[static_cast<std::size_t>(done)]);
+      ++done;
       std::move(layer.begin(), layer.end(), std::back_inserter(reports));
     }
   }
   const bool good = std::all_of(reports.begin(), reports.end(), [](const LayerReport& r) { return r.good(); });
   const int threads = pools.all().threads();
   if (options.json) {
-    say(show_json(options, model, reports, threads, good));
+    say(show_json(options, model, reports, threads, size, good));
     return good ? 0 : 1;
   }
   say(fmt::format("{}\n", headline(fmt::format("{}: {}, dim {}, hidden {}, eps {}", printable(options.model.string()),
@@ -243,7 +276,8 @@ int verify(const VerifyOptions& options) {
                   name_of(reports.front().isa), plural(inputs.front().tokens, "token")));
   say(fmt::format("bits:   {}; {}; {} threads; all at once, one by one, uneven split{}\n\n", fmt::join(bits.isas, ", "),
                   fmt::join(bits.storages, ", "), fmt::join(bits.threads, ", "),
-                  bits.scalar_once ? "; scalar once in each storage" : ""));
+                  std::string(bits.scalar_once ? "; scalar once in each storage" : "") +
+                      (size > 0 ? fmt::format("; and on {}", plural(size, "rank")) : "")));
   say(show_table(reports) + "\n");
   for (const std::string& note : model.notes()) say(fmt::format("note: {}\n", note));
   std::int64_t skipped = 0;

@@ -108,7 +108,8 @@ class Session {
   /// for the timeout, or briefly if this rank failed. Ends MPI if the Session began it and the ending is orderly;
   /// after another one say what there is to say, then leave().
   [[nodiscard]] Ending end(int code);
-  /// Ends all processes at once, this one certainly (MPI_Abort, and _exit if that does not return).
+  /// Ends all processes at once, this one certainly (MPI_Abort, and _exit if that does not return), and after five
+  /// seconds also mpirun, which may wait for a machine that is cut off.
   [[noreturn]] void leave(int code) noexcept;
 
  private:

@@ -25,7 +25,7 @@ float float_from(std::uint16_t half) { return std::bit_cast<float>(std::uint32_t
 
 class Deadline final : public Watch {
  public:
-  explicit Deadline(double seconds) : limit_(seconds) {}
+  Deadline(double seconds, std::size_t ranks_here) : limit_(seconds) { set_ranks_here(ranks_here); }
   void look(const char* what, double seconds, const std::vector<int>& awaited) override {
     if (seconds < limit_) return;
     throw Error(ErrorCode::communication,
@@ -39,7 +39,9 @@ class Deadline final : public Watch {
 // A reducer with a watch of its own.
 class WatchedReducer final : public RankReducer {
  public:
-  explicit WatchedReducer(const Options& options) : deadline_(options.timeout_seconds), reducer_(options, deadline_) {}
+  explicit WatchedReducer(const Options& options)
+      : deadline_(options.timeout_seconds, Communicator(options.communicator).ranks_here().size()),
+        reducer_(options, deadline_) {}
   [[nodiscard]] int rank() const noexcept override { return reducer_.rank(); }
   [[nodiscard]] int size() const noexcept override { return reducer_.size(); }
   void start(std::span<const PartialSum> parts, std::int64_t n, float* root, AddFloats add) override {

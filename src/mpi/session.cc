@@ -1,10 +1,16 @@
 // The Session of mpi.hpp. Its heart is the roll call: whoever ends, for whatever reason, tells all others how, and
 // listens for a while to how they end. So a rank that waits learns of failures at once, the one that failed first
 // by itself is the one that speaks, and who did not answer is known by name.
+#include <poll.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <csignal>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include <fmt/format.h>
@@ -35,12 +41,43 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
 }
 
+bool is_launcher(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/comm", pid));
+  std::string name;
+  std::getline(file, name);
+  constexpr std::array<std::string_view, 6> kNames = {"mpirun", "orterun", "mpiexec", "orted", "prterun", "prted"};
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end() || name.starts_with("hydra_");
+}
+
+/// OpenMPI's launcher waits for the daemon of a machine that it cannot reach until TCP gives that up, a quarter of an
+/// hour. A child of ours gives it five seconds to end, then ends it.
+void guard_against_a_launcher_that_hangs() noexcept {
+  constexpr int kPatience = 5000;  // ms
+  const pid_t launcher = getppid();
+  if (launcher <= 1 || !is_launcher(launcher)) return;
+  const int watched = static_cast<int>(syscall(SYS_pidfd_open, launcher, 0));
+  if (watched < 0) return;
+  if (fork() != 0) {
+    close(watched);
+    return;
+  }
+  // In the child: nothing but system calls. Its standard streams would keep the launcher's pipes open.
+  setsid();
+  for (int fd = 0; fd < 1024; ++fd) {
+    if (fd != watched) close(fd);
+  }
+  pollfd ended{watched, POLLIN, 0};
+  if (poll(&ended, 1, kPatience) == 0) syscall(SYS_pidfd_send_signal, watched, SIGKILL, nullptr, 0);
+  _exit(0);
+}
+
 }  // namespace
 
 struct Session::Impl final : Watch {
   explicit Impl(const Options& options_in)
       : options(options_in), began(begin_mpi()), control(std::in_place, options.communicator), rank(control->rank()),
         size(control->size()), here(control->ranks_here()) {
+    set_ranks_here(here.size());
     const auto count = static_cast<std::size_t>(size);
     answers.resize(count);
     heard.assign(count, false);
@@ -213,7 +250,7 @@ Session::Ending Session::end(int code) {
   Impl& impl = *impl_;
   impl.call_roll(code == 0 || code == 1 ? State::done : State::failed, code);
   Ending ending{code, true, true, ""};
-  int first_failed = -1, first_heard = -1;
+  int first_failed = -1, first_waiting = -1, first_heard = -1;
   bool waited_in_vain = false;
   for (int peer = size() - 1; peer >= 0; --peer) {
     const auto i = static_cast<std::size_t>(peer);
@@ -224,15 +261,16 @@ Session::Ending Session::end(int code) {
     }
     first_heard = peer;
     if (impl.answers[i].state == State::failed) first_failed = peer;
-    if (impl.answers[i].state == State::gave_up) waited_in_vain = true;
+    if (impl.answers[i].state == State::gave_up) first_waiting = peer;
     if (impl.answers[i].under_way != 0) ending.orderly = false;
   }
   if (first_failed >= 0) {
     ending.code = impl.answers[static_cast<std::size_t>(first_failed)].code;
     ending.speaks = rank() == first_failed;
-  } else if (waited_in_vain) {
+  } else if (waited_in_vain || first_waiting >= 0) {
     ending.code = 4;
-    ending.speaks = rank() == first_heard;
+    // Not one that was silent itself and woke up when it was too late.
+    ending.speaks = rank() == (first_waiting >= 0 ? first_waiting : first_heard);
     ending.text = impl.describe("end", {});
   }
   impl.speaks = ending.speaks;
@@ -249,6 +287,7 @@ Session::Ending Session::end(int code) {
 void Session::leave(int code) noexcept {
   // Whoever speaks has spoken; its words travel, and the others give it time.
   std::this_thread::sleep_for(std::chrono::milliseconds(impl_->speaks ? 200 : 1500));
+  guard_against_a_launcher_that_hangs();
   std::thread([code] {
     std::this_thread::sleep_for(std::chrono::seconds(3));
     _exit(code);

@@ -2,6 +2,7 @@
 // cores let each other work. Whoever waits brings a Watch, which ends a wait that has become hopeless.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <vector>
@@ -16,25 +17,40 @@ using Clock = std::chrono::steady_clock;
 class Watch {
  public:
   virtual ~Watch() = default;
-  /// Called now and then: what has been waited for, for how long, and which ranks have not delivered. Throws
+  /// Called now and then: what has been waited for, for how many seconds, and which ranks have not delivered. Throws
   /// communication to end the wait.
   virtual void look(const char* what, double seconds, const std::vector<int>& awaited) = 0;
+  /// How long to wait without giving way: answers come within microseconds where every rank has a core, and whoever
+  /// gets a core that was given away keeps it for milliseconds. 0 where ranks share cores.
+  [[nodiscard]] double spin_seconds() const noexcept { return spin_seconds_; }
+
+ protected:
+  void set_ranks_here(std::size_t ranks) noexcept {
+    spin_seconds_ = ranks <= std::thread::hardware_concurrency() ? 1e-3 : 0;
+  }
+
+ private:
+  double spin_seconds_ = 0;
 };
 
-/// Calls done() until it is true.
+/// Calls done() until it is true. Only time in which this process really ran counts as waiting: one that was stopped
+/// and goes on must not blame the others.
 template <class Done, class Awaited>
 void wait_until(const char* what, Watch& watch, const Done& done, const Awaited& awaited) {
-  constexpr double kSpin = 2e-3, kBrief = 0.1;  // seconds
-  const Clock::time_point start = Clock::now();
+  constexpr double kYield = 2e-3, kBrief = 0.1, kSlice = 0.1;  // seconds
+  const double spin = watch.spin_seconds();
+  Clock::time_point last = Clock::now();
   double waited = 0;
   for (int i = 1; !done(); ++i) {
-    if (waited < kSpin) {
-      std::this_thread::yield();
+    if (waited < kYield) {
+      waited < spin ? __builtin_ia32_pause() : std::this_thread::yield();
       if (i % 32 != 0) continue;
     } else {
       std::this_thread::sleep_for(std::chrono::microseconds(waited < kBrief ? 30 : 500));
     }
-    waited = seconds_since(start);
+    const Clock::time_point now = Clock::now();
+    waited += std::min(std::chrono::duration<double>(now - last).count(), kSlice);
+    last = now;
     watch.look(what, waited, awaited());
   }
 }
