@@ -41,7 +41,7 @@ enum class Overlap : std::uint8_t { none = 0, posted = 1, thread = 2 };
 [[nodiscard]] Overlap parse_overlap(std::string_view name);
 
 struct Options {
-  std::optional<int> communicator;  ///< MPI_Comm_c2f(comm), duplicated here; nothing: MPI_COMM_WORLD
+  std::optional<int> communicator = std::nullopt;  ///< MPI_Comm_c2f(comm), duplicated here; nothing: MPI_COMM_WORLD
   Wire wire = Wire::f32;
   Overlap overlap = Overlap::posted;
   double timeout_seconds = 120;  ///< how long to wait for another rank before giving up

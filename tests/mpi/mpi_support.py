@@ -52,16 +52,16 @@ def running_ranks(pid):
     """Ranks below the launcher `pid`: rank to process."""
     found, below = {}, [pid]
     while below:
-        listed = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(below.pop(0))], capture_output=True,
-                                text=True).stdout
-        for line in listed.splitlines():
-            child, name = line.split(None, 1)
-            below.append(int(child))
-            if not name.startswith(os.path.basename(RANKS_BINARY)[:15]):
-                continue
-            variables = pathlib.Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-            for name in (b"OMPI_COMM_WORLD_RANK=", b"PMI_RANK="):
-                found.update({int(v[len(name):]): int(child) for v in variables if v.startswith(name)})
+        for task in pathlib.Path(f"/proc/{below.pop(0)}/task").glob("*/children"):
+            for child in task.read_text().split():
+                below.append(int(child))
+                process = pathlib.Path(f"/proc/{child}")
+                if (process / "comm").read_text().strip() != os.path.basename(RANKS_BINARY)[:15]:
+                    continue
+                for variable in (process / "environ").read_bytes().split(b"\0"):
+                    name, _, value = variable.partition(b"=")
+                    if name in (b"OMPI_COMM_WORLD_RANK", b"PMI_RANK"):
+                        found[int(value)] = int(child)
     return found
 
 

@@ -1,11 +1,18 @@
-// Run by mpirun: every rank compares what the ranks compute together with what it computes alone, bit for bit,
+// Run by mpirun: every rank compares what the ranks compute together with what rank 0 computes alone, bit for bit,
 // over hidden sizes, arithmetic, storage, tokens and ways to reduce. Prints the number of comparisons on rank 0.
+//
+//     mpirun -n R swiglu_rank_bits [large|huge|differ]
+//
+// large: also the shape of Llama 3 8B. huge: more bytes at once than MPI can count. differ: ranks that make other
+// calls, which must end in an error on some of them.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,13 +48,24 @@ void compare(mpi::Session& session, const FfnConfig& config, const std::vector<s
     for (const Compute compute : {Compute::f32, Compute::bf16}) {
       for (const Storage storage : {Storage::plain, Storage::compact}) {
         if (storage == Storage::compact && dtype != DType::bf16 && compute != Compute::bf16) continue;
-        const FeedForward alone(source, pool, {.compute = compute, .storage = storage});
+        std::optional<FeedForward> alone;  // which 16 ranks at once have no memory for
+        if (session.rank() == 0) alone.emplace(source, pool, Options{.compute = compute, .storage = storage});
         const FeedForward shared(source, pool, {.compute = compute, .storage = storage, .reducer = &session.reducer()});
         for (const std::int64_t count : tokens) {
           const std::vector<float> h = normal(count * config.dim);
-          const std::vector<float> expected = run(alone, h, count), found = run(shared, h, count);
+          const std::vector<float> found = run(shared, h, count);
+          std::vector<std::byte> expected;
+          if (alone) {
+            const std::vector<float> right = run(*alone, h, count);
+            const auto bytes = std::as_bytes(std::span(right));
+            expected.assign(bytes.begin(), bytes.end());
+          }
+          session.broadcast(expected);
           ++totals.compared;
-          if (std::memcmp(expected.data(), found.data(), expected.size() * sizeof(float)) == 0) continue;
+          if (expected.size() == found.size() * sizeof(float) &&
+              std::memcmp(expected.data(), found.data(), expected.size()) == 0) {
+            continue;
+          }
           ++totals.different;
           std::fprintf(
               stderr, "rank %d of %d: other bits: dim %lld, hidden %lld, %s weights, compute %s, %s, %lld tokens\n",
@@ -79,6 +97,47 @@ void compare_narrow(mpi::Session& session, Totals& totals) {
   }
 }
 
+/// The reducer for programs that have no Session.
+void compare_plain_reducer(Totals& totals) {
+  ThreadPool pool(1);
+  const auto reducer = mpi::make_reducer();
+  const LayerSource source = random_layer({64, 300, 1e-5}, DType::f32, 5);
+  const std::vector<float> h = normal(std::int64_t{3} * 64);
+  ++totals.compared;
+  const Options options{.reducer = reducer.get()};
+  if (run(FeedForward(source, pool, options), h, 3) != run(FeedForward(source, pool), h, 3)) ++totals.different;
+  totals.different += reducer->traffic().reductions == 1 ? 0 : 1;
+}
+
+int send_much(mpi::Session& session) {
+  constexpr std::size_t kBytes = (std::size_t{1} << 30) + 12345;
+  const auto pattern = [](std::size_t i) { return static_cast<std::byte>(i * 2654435761U >> 24); };
+  std::vector<std::byte> bytes;
+  if (session.rank() == 0) {
+    bytes.resize(kBytes);
+    for (std::size_t i = 0; i < kBytes; ++i) bytes[i] = pattern(i);
+  }
+  session.broadcast(bytes);
+  bool right = bytes.size() == kBytes;
+  for (std::size_t i = 0; right && i < kBytes; ++i) right = bytes[i] == pattern(i);
+  return right ? 0 : 1;
+}
+
+/// Rank r runs r + 1 tokens. Never returns where that is noticed.
+int make_other_calls(mpi::Session& session) {
+  ThreadPool pool(1);
+  const auto reducer = mpi::make_reducer({.timeout_seconds = 3});
+  const FeedForward layer(random_layer({64, 300, 1e-5}, DType::f32, 5), pool, {.reducer = reducer.get()});
+  const std::int64_t tokens = session.rank() + 1;
+  try {
+    run(layer, normal(tokens * 64), tokens);
+  } catch (const Error& fault) {
+    std::fprintf(stderr, "%s\n", fault.what());
+    session.leave(7);
+  }
+  return 1;
+}
+
 int test(mpi::Session& session, bool large) {
   Totals totals;
   using mpi::Overlap, mpi::Wire;
@@ -94,6 +153,7 @@ int test(mpi::Session& session, bool large) {
   if (large) compare(session, {4096, 14336, 1e-5}, {1, 300}, totals);
   session.remake_reducer(Wire::bf16, Overlap::posted);
   compare_narrow(session, totals);
+  compare_plain_reducer(totals);
   const auto each = session.gather(std::as_bytes(std::span(&totals, 1)));
   if (session.rank() != 0) return totals.different == 0 ? 0 : 1;
   Totals sum;
@@ -114,7 +174,10 @@ int main(int argc, char** argv) {
   int code = 0;
   std::string text;
   try {
-    code = test(session, argc > 1 && std::string(argv[1]) == "large");
+    const std::string mode = argc > 1 ? argv[1] : "";
+    code = mode == "huge"     ? send_much(session)
+           : mode == "differ" ? make_other_calls(session)
+                              : test(session, mode == "large");
   } catch (const Error& fault) {
     code = 4;
     text = fault.text();

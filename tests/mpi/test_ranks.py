@@ -150,6 +150,27 @@ class Share(RanksTest):
                 self.assertGreaterEqual(found, 0.99 * share)
 
 
+class Library(unittest.TestCase):
+    """The library on its own: swiglu_rank_bits compares on every rank."""
+
+    def run_bits(self, count, *mode, **how):
+        return finish(launch("-n", count, os.environ["SWIGLU_RANK_BITS"], *mode), **how)
+
+    def test_ranks_give_the_bits_of_one_process(self):
+        for count in (2, 5, 16) if SANITIZED else (*COUNTS, 17):
+            outcome = self.run_bits(count)
+            self.assertEqual(outcome.code, 0, outcome.err)
+            found = re.fullmatch(r"(\d+) ranks: (\d+) comparisons, 0 different\n", outcome.out)
+            self.assertTrue(found, outcome.out)
+            self.assertEqual(int(found[1]), count)
+            self.assertGreater(int(found[2]), 100 * count)
+
+    def test_calls_that_differ_are_an_error(self):
+        outcome = self.run_bits(2, "differ")
+        self.assertNotEqual(outcome.code, 0)
+        self.assertRegex(outcome.err, "rank [01].*calls differ|no message for 3 s")
+
+
 class Failure(RanksTest):
     def failed(self, outcome, words, codes):
         self.assertIn(outcome.code, codes, outcome.err)
