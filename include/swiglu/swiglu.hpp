@@ -193,6 +193,9 @@ class Checkpoint {
   [[nodiscard]] const FfnConfig& config() const noexcept;
   [[nodiscard]] std::int64_t shards() const noexcept;  ///< weight files
   [[nodiscard]] std::uint64_t size_bytes() const noexcept;  ///< of those files
+  /// Bytes read from the checkpoint's files so far, by opening and by everything that came out of it, configuration
+  /// and headers included; mapped pages are not counted. Any thread may ask.
+  [[nodiscard]] std::uint64_t bytes_read() const noexcept;
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const noexcept;
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept;
   [[nodiscard]] const std::vector<std::string>& problems() const noexcept;
