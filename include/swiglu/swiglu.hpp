@@ -273,7 +273,8 @@ class FeedForward {
   /// Reads and packs the weights, in parallel, streaming: peak memory is the packed size plus small
   /// buffers. The pool or runner must outlive the layer. Throws shape, usage, unsupported, io, no_memory.
   /// A layer from a packed file is read as it is (or not even read: OpenOptions::map), after every table, offset
-  /// and patch in it was checked (format); options that it does not fit, or a Reducer, make it pack anew.
+  /// and patch in it was checked (format); options that it does not fit make it pack anew. With a Reducer only the
+  /// rank's share is read, of packed files and others.
   FeedForward(const LayerSource& layer, ThreadPool& pool, const Options& options = {});
   FeedForward(const LayerSource& layer, Runner runner, const Options& options = {});
   FeedForward(FeedForward&&) noexcept;
