@@ -49,7 +49,7 @@ void Rank::make(int id, const LayerOrigin& origin, Compute compute, Storage stor
   options.reducer = &session_.reducer();
   FeedForward layer(source, *pool, options);
   load_seconds_ = watch.seconds();
-  // BYTES
+  if (model) bytes_read_ += static_cast<std::int64_t>(model->bytes_read());
   const FfnConfig& config = layer.info().config;
   session_.agree("the layer",
                  fmt::format("dim {}, hidden {}, eps {}, compute {}, norm {:016x}", config.dim, config.hidden,

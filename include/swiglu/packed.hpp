@@ -27,7 +27,7 @@ class PackedSource {
     std::int64_t index_bytes = 0;
     std::int64_t payload_bytes = 0;
   };
-  /// What read_payload gives at a time; the last chunk of a payload may be shorter.
+  /// What has a checksum of its own in a file; the last chunk of a payload may be shorter.
   static constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;
   /// The layout's family: a packed file of another family is refused.
   static constexpr std::string_view kFamily = "x86-panel32";
@@ -39,9 +39,10 @@ class PackedSource {
   [[nodiscard]] virtual Matrix matrix(Part part) const = 0;
   /// The whole index, into `dst` of index_bytes. Throws io, or format where a checksum does not fit.
   virtual void read_index(Part part, std::span<std::byte> dst) const = 0;
-  /// Bytes [chunk * kChunkBytes, …) of the payload, into `dst` of their number; checked like the index. Called
-  /// from several threads at once.
-  virtual void read_payload(Part part, std::int64_t chunk, std::span<std::byte> dst) const = 0;
+  /// The payload's bytes from `offset` on, as many as `dst` takes. The chunks that they cover whole are checked like
+  /// the index; what is read of others is not compared with any checksum, and damage there changes results, no more.
+  /// Called from several threads at once.
+  virtual void read_payload(Part part, std::int64_t offset, std::span<std::byte> dst) const = 0;
   /// The payload where it already lies in memory, 64-byte aligned and kept alive by the pointer; null if it
   /// must be read. Not checked against checksums. Whoever changes it meanwhile changes results, no more.
   [[nodiscard]] virtual std::shared_ptr<const std::byte> view_payload(Part part) const = 0;

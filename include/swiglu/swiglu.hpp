@@ -204,6 +204,9 @@ class Checkpoint {
   [[nodiscard]] const FfnConfig& config() const noexcept;
   [[nodiscard]] std::int64_t shards() const noexcept;  ///< weight files
   [[nodiscard]] std::uint64_t size_bytes() const noexcept;  ///< of those files
+  /// Bytes read from the checkpoint's files so far, by opening and by everything that came out of it, configuration
+  /// and headers included; mapped pages are not counted. Any thread may ask.
+  [[nodiscard]] std::uint64_t bytes_read() const noexcept;
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const noexcept;
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept;
   [[nodiscard]] const std::vector<std::string>& problems() const noexcept;
@@ -281,7 +284,8 @@ class FeedForward {
   /// Reads and packs the weights, in parallel, streaming: peak memory is the packed size plus small
   /// buffers. The pool or runner must outlive the layer. Throws shape, usage, unsupported, io, no_memory.
   /// A layer from a packed file is read as it is (or not even read: OpenOptions::map), after every table, offset
-  /// and patch in it was checked (format); options that it does not fit, or a Reducer, make it pack anew.
+  /// and patch in it was checked (format); options that it does not fit make it pack anew. With a Reducer only the
+  /// rank's share is read, of packed files and others.
   FeedForward(const LayerSource& layer, ThreadPool& pool, const Options& options = {});
   FeedForward(const LayerSource& layer, Runner runner, const Options& options = {});
   FeedForward(FeedForward&&) noexcept;

@@ -69,15 +69,15 @@ std::filesystem::path only_gguf(const std::filesystem::path& folder, std::vector
 
 // Mistral publishes both kinds side by side; the Hugging Face files come first then, because their
 // config.json says more than params.json.
-Contents open_folder(const std::filesystem::path& folder, const OpenOptions& options) {
+Contents open_folder(const std::filesystem::path& folder, const Opening& opening) {
   const FolderContents found = look_into(folder);
   const bool meta = found.params || found.consolidated;
   if (found.safetensors && (found.config || !(found.params && found.consolidated))) {
-    return open_huggingface(folder, options);
+    return open_huggingface(folder, opening);
   }
-  if (meta) return open_meta(folder, options);
-  if (found.config && (found.pytorch || found.gguf.empty())) return open_huggingface(folder, options);
-  if (!found.gguf.empty()) return open_gguf(only_gguf(folder, found.gguf), options);
+  if (meta) return open_meta(folder, opening);
+  if (found.config && (found.pytorch || found.gguf.empty())) return open_huggingface(folder, opening);
+  if (!found.gguf.empty()) return open_gguf(only_gguf(folder, found.gguf), opening);
   throw Error(
       ErrorCode::not_found,
       fmt::format("{}: no checkpoint in this folder: expected config.json with model.safetensors, params.json with "
@@ -85,15 +85,15 @@ Contents open_folder(const std::filesystem::path& folder, const OpenOptions& opt
                   escaped(folder.string())));
 }
 
-Contents open_file(const std::filesystem::path& path, const OpenOptions& options) {
-  auto file = std::make_shared<const File>(path);
+Contents open_file(const std::filesystem::path& path, const Opening& opening) {
+  const auto file = opening.file(path);
   const std::string kind = describe_contents(*file);
-  if (kind.starts_with("a file of packed layers")) return open_packed(file, options);
+  if (kind.starts_with("a file of packed layers")) return open_packed(file, opening);
   if (kind.starts_with("a zip") || kind.starts_with("a bare pickle") || kind.starts_with("a tar")) {
-    return open_pth(file, options);
+    return open_pth(file, opening);
   }
-  if (kind.starts_with("a GGUF")) return open_gguf(path, options);
-  return open_safetensors(file, options);
+  if (kind.starts_with("a GGUF")) return open_gguf(path, opening);
+  return open_safetensors(file, opening);
 }
 
 void check_options(const OpenOptions& options) {
@@ -118,8 +118,12 @@ void check_options(const OpenOptions& options) {
 
 Contents open_contents(const std::filesystem::path& path, const OpenOptions& options) {
   check_options(options);
+  const Opening opening(options);
   std::error_code ignored;
-  return std::filesystem::is_directory(path, ignored) ? open_folder(path, options) : open_file(path, options);
+  const bool folder = std::filesystem::is_directory(path, ignored);
+  Contents contents = folder ? open_folder(path, opening) : open_file(path, opening);
+  contents.counter = opening.counter;
+  return contents;
 }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
@@ -195,6 +199,9 @@ std::int64_t Checkpoint::experts() const noexcept { return impl_->contents.exper
 const FfnConfig& Checkpoint::config() const noexcept { return impl_->contents.config; }
 std::int64_t Checkpoint::shards() const noexcept { return impl_->contents.shards; }
 std::uint64_t Checkpoint::size_bytes() const noexcept { return impl_->contents.size_bytes; }
+std::uint64_t Checkpoint::bytes_read() const noexcept {
+  return impl_->contents.counter->load(std::memory_order_relaxed);
+}
 const std::vector<TensorInfo>& Checkpoint::tensors() const noexcept { return impl_->contents.tensors; }
 const std::vector<std::string>& Checkpoint::notes() const noexcept { return impl_->contents.notes; }
 const std::vector<std::string>& Checkpoint::problems() const noexcept { return impl_->contents.problems; }

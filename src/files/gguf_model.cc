@@ -21,8 +21,8 @@ constexpr std::int64_t kMaxParts = 65535;
 /// The parts of a model, each a whole GGUF file with its own tensors; the first has the model's keys.
 class PartReader {
  public:
-  PartReader(GgufFile& first, Contents& contents, const OpenOptions& options)
-      : first_(first), contents_(contents), options_(options), where_(escaped(first_.file->name())) {}
+  PartReader(GgufFile& first, Contents& contents, const Opening& opening)
+      : first_(first), contents_(contents), opening_(opening), where_(escaped(first_.file->name())) {}
 
   /// The first part is left without its tensors.
   TensorTable read() {
@@ -39,7 +39,7 @@ class PartReader {
     add(first_);
     if (count > 1) read_others(count);
     if (total_ && *total_ != std::ssize(table_) && missing_.empty()) {
-      report(contents_, options_,
+      report(contents_, opening_,
              Error(ErrorCode::format, fmt::format("{}: split.tensors.count is {}, but the {} parts have {}", where_,
                                                   *total_, std::max<std::int64_t>(count, 1), table_.size())));
     }
@@ -90,12 +90,12 @@ class PartReader {
         missing_.push_back(i + 1);
         continue;
       }
-      GgufFile part = read_gguf(std::make_shared<const File>(other));
+      GgufFile part = read_gguf(opening_.file(other));
       check(part, i, count);
       add(part);
     }
     if (!missing_.empty()) {
-      report(contents_, options_,
+      report(contents_, opening_,
              Error(ErrorCode::not_found,
                    fmt::format("{}: missing beside it: part {} of {} ({})", where_, ranges_text(missing_), count,
                                escaped(prefix + tail(missing_.front())))));
@@ -116,7 +116,7 @@ class PartReader {
 
   GgufFile& first_;
   Contents& contents_;
-  const OpenOptions& options_;
+  const Opening& opening_;
   std::string where_;
   std::optional<std::int64_t> total_;
   std::vector<std::int64_t> missing_;  // counted from 1, as in the names
@@ -125,23 +125,23 @@ class PartReader {
 
 }  // namespace
 
-Contents open_gguf(const std::filesystem::path& path, const OpenOptions& options) {
-  GgufFile first = read_gguf(std::make_shared<const File>(path));
+Contents open_gguf(const std::filesystem::path& path, const Opening& opening) {
+  GgufFile first = read_gguf(opening.file(path));
   Contents contents;
   contents.format = "gguf";
   Weights weights;
   weights.where = escaped(path.string());
-  weights.table = PartReader(first, contents, options).read();
+  weights.table = PartReader(first, contents, opening).read();
   std::map<std::int64_t, LayerNames> layers = find_layers(weights.table);
   if (layers.empty()) {  // a vocabulary, say: the keys of a model need not be there
-    build_layers(contents, weights, {}, nullptr, options);
+    build_layers(contents, weights, {}, nullptr, opening);
     return contents;
   }
-  const GgufConfig config = read_gguf_config(first, options);
+  const GgufConfig config = read_gguf_config(first, opening);
   contents.family = config.family;
   contents.config.eps = config.eps;
   contents.notes = config.notes;
-  build_layers(contents, weights, std::move(layers), &config.stated, options);
+  build_layers(contents, weights, std::move(layers), &config.stated, opening);
   return contents;
 }
 

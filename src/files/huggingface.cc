@@ -79,18 +79,18 @@ TensorTable read_tensors(const std::shared_ptr<const File>& file, Contents& cont
 }
 
 Weights read_shards(const std::filesystem::path& folder, const char* index_name, Contents& contents,
-                    const OpenOptions& options) {
+                    const Opening& opening) {
   Weights out;
-  const File index(folder / index_name);
-  out.where = escaped(index.name());
-  for (auto& [shard, tensors] : read_index(index)) {
+  const auto index = opening.file(folder / index_name);
+  out.where = escaped(index->name());
+  for (auto& [shard, tensors] : read_index(*index)) {
     std::string lost;
     TensorTable table;
     if (is_there(folder / shard)) {
-      table = read_tensors(std::make_shared<const File>(folder / shard), contents);
+      table = read_tensors(opening.file(folder / shard), contents);
     } else {
       lost = fmt::format("the shard {} is missing", escaped(shard));
-      report(contents, options, Error(ErrorCode::not_found, out.where + ": " + lost));
+      report(contents, opening, Error(ErrorCode::not_found, out.where + ": " + lost));
     }
     for (std::string& name : tensors) {
       auto found = table.find(name);
@@ -101,7 +101,7 @@ Weights read_shards(const std::filesystem::path& folder, const char* index_name,
       std::string reason = lost;
       if (reason.empty()) {
         reason = fmt::format("tensor {} is not in {}, where the index puts it", escaped(name), escaped(shard));
-        report(contents, options, Error(ErrorCode::not_found, out.where + ": " + reason));
+        report(contents, opening, Error(ErrorCode::not_found, out.where + ": " + reason));
       }
       if (const auto place = place_of(name))
         out.absent.emplace(std::pair(place->layer, place->role), std::move(reason));
@@ -114,16 +114,16 @@ Weights read_single(const std::shared_ptr<const File>& file, Contents& contents)
   return {read_tensors(file, contents), {}, escaped(file->name())};
 }
 
-Weights read_weights(const std::filesystem::path& folder, Contents& contents, const OpenOptions& options) {
+Weights read_weights(const std::filesystem::path& folder, Contents& contents, const Opening& opening) {
   for (const auto& [single, index] : kPlaces) {
     if (is_there(folder / single)) {
       if (is_there(folder / index)) {
         contents.notes.push_back(
             fmt::format("{}: {} is read, {} beside it is ignored", escaped(folder.string()), single, index));
       }
-      return read_single(std::make_shared<const File>(folder / single), contents);
+      return read_single(opening.file(folder / single), contents);
     }
-    if (is_there(folder / index)) return read_shards(folder, index, contents, options);
+    if (is_there(folder / index)) return read_shards(folder, index, contents, opening);
   }
   throw Error(ErrorCode::not_found,
               fmt::format("{}: expected model.safetensors, pytorch_model.bin or the .index.json of either beside "
@@ -133,26 +133,26 @@ Weights read_weights(const std::filesystem::path& folder, Contents& contents, co
 
 }  // namespace
 
-Contents open_huggingface(const std::filesystem::path& folder, const OpenOptions& options) {
+Contents open_huggingface(const std::filesystem::path& folder, const Opening& opening) {
   if (!is_there(folder / "config.json")) {
     throw Error(ErrorCode::not_found, fmt::format("{}: expected config.json beside the weights, found none (a single "
                                                   ".safetensors file can be opened by its own path)",
                                                   escaped(folder.string())));
   }
-  const File file(folder / "config.json");
-  const ModelConfig config = read_config(file, options);
+  const auto file = opening.file(folder / "config.json");
+  const ModelConfig config = read_config(*file, opening);
   Contents contents;
   contents.format = "huggingface";
   contents.family = config.family;
   contents.config = config.ffn;
   contents.notes = config.notes;
-  const Weights weights = read_weights(folder, contents, options);
-  const Statement stated{.where = escaped(file.name()),
+  const Weights weights = read_weights(folder, contents, opening);
+  const Statement stated{.where = escaped(file->name()),
                          .dim = {"hidden_size", config.ffn.dim},
                          .hidden = {config.hidden_key, config.ffn.hidden},
                          .layers = {"num_hidden_layers", config.layers},
                          .experts = {config.experts_key, config.experts}};
-  build_layers(contents, weights, find_layers(weights.table), &stated, options);
+  build_layers(contents, weights, find_layers(weights.table), &stated, opening);
   return contents;
 }
 

@@ -303,7 +303,7 @@ Contents open_shards(const std::vector<Shard>& shards, const std::string& where,
 
 }  // namespace
 
-Contents open_meta(const std::filesystem::path& folder, const OpenOptions& options) {
+Contents open_meta(const std::filesystem::path& folder, const Opening& opening) {
   const std::string where = escaped(folder.string());
   std::error_code ignored;
   const std::filesystem::path params_path = folder / "params.json";
@@ -312,21 +312,21 @@ Contents open_meta(const std::filesystem::path& folder, const OpenOptions& optio
   if (std::filesystem::exists(params_path, ignored)) {
     JsonRules rules;
     rules.python_constants = true;  // Python writes NaN; then the value is refused, not the syntax
-    params = read_params(read_json(File(params_path), rules, kMaxParamsBytes), params_where);
+    params = read_params(read_json(*opening.file(params_path), rules, kMaxParamsBytes), params_where);
   }
   std::vector<Shard> shards;
   for (const auto& path : find_shards(folder)) {
-    shards.push_back(read_shard(std::make_shared<const File>(path), shards.size()));
+    shards.push_back(read_shard(opening, opening.file(path), shards.size()));
   }
-  return open_shards(shards, where, params ? &*params : nullptr, params_where, options);
+  return open_shards(shards, where, params ? &*params : nullptr, params_where, opening);
 }
 
-Contents open_pth(const std::shared_ptr<const File>& file, const OpenOptions& options) {
+Contents open_pth(const std::shared_ptr<const File>& file, const Opening& opening) {
   const std::string where = escaped(file->name());
   const bool is_shard = shard_number(file->path().filename().string()).has_value();
   std::vector<Shard> shards;
-  shards.push_back(read_shard(file, std::nullopt));
-  Contents contents = open_shards(shards, where, nullptr, "", options);
+  shards.push_back(read_shard(opening, file, std::nullopt));
+  Contents contents = open_shards(shards, where, nullptr, "", opening);
   if (is_shard)
     contents.notes.push_back(fmt::format("{}: may be one of several shards: open the folder to merge them", where));
   return contents;

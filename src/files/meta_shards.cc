@@ -8,10 +8,11 @@
 #include <fmt/format.h>
 
 #include "base/text.h"
+#include "files/checkpoint.h"
 
 namespace swiglu::files {
 
-Shard read_shard(const std::shared_ptr<const File>& file, std::optional<std::size_t> rank) {
+Shard read_shard(const Opening& opening, const std::shared_ptr<const File>& file, std::optional<std::size_t> rank) {
   Shard shard{.file = file,
               .name = escaped(file->path().filename().string()),
               .table = read_pth(file),
@@ -29,8 +30,7 @@ Shard read_shard(const std::shared_ptr<const File>& file, std::optional<std::siz
   const bool encoded = std::any_of(shard.table.begin(), shard.table.end(),
                                    [](const auto& entry) { return entry.second.encoding != nullptr; });
   const auto scales = file->path().parent_path() / fmt::format("fp8_scales_{}.pt", rank.value_or(0));
-  if (rank && encoded && std::filesystem::exists(scales, ignored))
-    shard.scales = read_pth(std::make_shared<const File>(scales));
+  if (rank && encoded && std::filesystem::exists(scales, ignored)) shard.scales = read_pth(opening.file(scales));
   return shard;
 }
 

@@ -15,6 +15,8 @@
 
 namespace swiglu::files {
 
+struct Opening;  // checkpoint.h
+
 struct Shard {
   std::shared_ptr<const File> file;
   std::string name;  ///< of the file without folder, escaped
@@ -29,8 +31,10 @@ struct Shard {
   }
 };
 
-/// `rank`: whose scales to look for beside the file; nullopt for a file on its own. Refuses mixtures of experts.
-[[nodiscard]] Shard read_shard(const std::shared_ptr<const File>& file, std::optional<std::size_t> rank);
+/// `file` was opened by `opening`. `rank`: whose scales to look for beside the file; nullopt for a file on its own.
+/// Refuses mixtures of experts.
+[[nodiscard]] Shard read_shard(const Opening& opening, const std::shared_ptr<const File>& file,
+                               std::optional<std::size_t> rank);
 
 /// The number in "consolidated.NN.pth"; no other name is a shard's.
 [[nodiscard]] std::optional<std::uint32_t> shard_number(std::string_view name);

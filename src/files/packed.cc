@@ -78,18 +78,24 @@ class FileLayer final : public PackedSource {
     compare(dst, index.checksum, name(), fmt::format("{}: index", label(part)));
   }
 
-  void read_payload(Part part, std::int64_t chunk, std::span<std::byte> dst) const override {
+  void read_payload(Part part, std::int64_t offset, std::span<std::byte> dst) const override {
     const PackedRegion& payload = of(part).payload;
-    const auto& list = checksums_[static_cast<std::size_t>(part)];
-    if (chunk < 0 || chunk >= std::ssize(list)) {
-      throw Error(ErrorCode::usage, fmt::format("{}: {}: the payload has {} chunks, so none with the number {}", name(),
-                                                label(part), list.size(), chunk));
+    const auto first = static_cast<std::uint64_t>(offset);
+    if (offset < 0 || first > payload.bytes || dst.size() > payload.bytes - first) {
+      throw Error(ErrorCode::usage,
+                  fmt::format("{}: {}: expected a range of the payload's {} bytes, found {} bytes at {}", name(),
+                              label(part), payload.bytes, dst.size(), offset));
     }
-    const std::uint64_t first = static_cast<std::uint64_t>(chunk) * kChunkBytes;
-    check_room(part, "chunk", std::min<std::uint64_t>(kChunkBytes, payload.bytes - first), dst.size());
     file_->read(payload.offset + first, dst);
-    compare(dst, list[static_cast<std::size_t>(chunk)], name(),
-            fmt::format("{}: payload, {} bytes at {} of the file", label(part), dst.size(), payload.offset + first));
+    const std::uint64_t end = first + dst.size();
+    const auto& sums = checksums_[static_cast<std::size_t>(part)];
+    for (std::uint64_t chunk = (first + kChunkBytes - 1) / kChunkBytes; chunk < sums.size(); ++chunk) {
+      const std::uint64_t at = chunk * kChunkBytes;
+      const std::uint64_t bytes = std::min<std::uint64_t>(kChunkBytes, payload.bytes - at);
+      if (at + bytes > end) return;
+      compare(dst.subspan(at - first, bytes), sums[chunk], name(),
+              fmt::format("{}: payload, {} bytes at {} of the file", label(part), bytes, payload.offset + at));
+    }
   }
 
   [[nodiscard]] std::shared_ptr<const std::byte> view_payload(Part part) const override {
@@ -178,7 +184,7 @@ void PackedFile::check() const {
       layer.read_index(part, bytes);
       for (std::int64_t done = 0; done < matrix.payload_bytes; done += PackedSource::kChunkBytes) {
         bytes.resize(static_cast<std::size_t>(std::min(PackedSource::kChunkBytes, matrix.payload_bytes - done)));
-        layer.read_payload(part, done / PackedSource::kChunkBytes, bytes);
+        layer.read_payload(part, done, bytes);
       }
     }
   }

@@ -121,7 +121,8 @@ class JoinedSource final : public TensorSource {
 
 }  // namespace
 
-File::File(const std::filesystem::path& path) : path_(path) {
+File::File(const std::filesystem::path& path, std::shared_ptr<ReadCounter> counter)
+    : path_(path), counter_(std::move(counter)) {
   // O_NONBLOCK: opening a pipe must not hang; it has no effect on regular files.
   fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd_ < 0) {
@@ -155,6 +156,7 @@ void File::read(std::uint64_t offset, std::span<std::byte> bytes) const {
                               escaped(name()), bytes.size(), offset, done, size_));
     }
     done += static_cast<std::size_t>(got);
+    if (counter_ != nullptr) counter_->fetch_add(static_cast<std::uint64_t>(got), std::memory_order_relaxed);
   }
 }
 

@@ -2,6 +2,7 @@
 // TensorSources over ranges of it. Everything here is checked against the file's size before use.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -14,11 +15,14 @@
 
 namespace swiglu::files {
 
+/// How many bytes have been read from the files that share it.
+using ReadCounter = std::atomic<std::uint64_t>;
+
 /// A regular file opened for positioned reads. Safe for several threads.
 class File {
  public:
-  /// Throws not_found or io; refuses directories and anything without a size.
-  explicit File(const std::filesystem::path& path);
+  /// Throws not_found or io; refuses directories and anything without a size. `counter`, if any, is told of reads.
+  explicit File(const std::filesystem::path& path, std::shared_ptr<ReadCounter> counter = nullptr);
   ~File();
   File(const File&) = delete;
   File& operator=(const File&) = delete;
@@ -34,6 +38,7 @@ class File {
 
  private:
   std::filesystem::path path_;
+  std::shared_ptr<ReadCounter> counter_;
   int fd_ = -1;
   std::uint64_t size_ = 0;
 };

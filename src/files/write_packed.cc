@@ -155,7 +155,7 @@ struct PackedWriter::Impl {
     std::vector<std::uint64_t> checksums;
     for (std::int64_t done = 0; done < matrix.payload_bytes;) {
       buffer.resize(static_cast<std::size_t>(std::min(PackedSource::kChunkBytes, matrix.payload_bytes - done)));
-      packed.read_payload(which, done / PackedSource::kChunkBytes, buffer);
+      packed.read_payload(which, done, buffer);
       checksums.push_back(files::checksum(buffer));
       stream.file.write(buffer);
       done += std::ssize(buffer);

@@ -23,6 +23,14 @@ struct Shapes {
 };
 [[nodiscard]] Shapes whole_shapes(const FfnConfig& config);
 
+/// What a rank packs of them: the hidden units of its groups.
+struct Shares {
+  std::vector<std::int64_t> borders;  ///< of its groups; at least one
+  weights::MatrixShare gate_up, down;
+  [[nodiscard]] std::int64_t hidden() const { return borders.back() - borders.front(); }
+};
+[[nodiscard]] Shares shares(const FfnConfig& config, GroupRange groups);
+
 }  // namespace layer
 
 struct FeedForward::Impl {

@@ -76,7 +76,6 @@ struct Meter {
 
 // Options that a packed layer can be run with as it is; with others it is unpacked and packed anew.
 bool fits(const PackedSource& packed, const Options& options) {
-  if (options.reducer != nullptr) return false;
   for (const auto part : {PackedSource::Part::gate_up, PackedSource::Part::down}) {
     const auto [dtype, storage, index_bytes, payload_bytes] = packed.matrix(part);
     if (options.compute == Compute::bf16 && dtype != DType::bf16) return false;
@@ -108,6 +107,17 @@ Shapes whole_shapes(const FfnConfig& config) {
   const auto borders = group_borders(config.hidden);
   return {weights::gate_up_shape(0, config.hidden, config.dim),
           weights::down_shape(config.dim, {borders.begin(), borders.end()})};
+}
+
+Shares shares(const FfnConfig& config, GroupRange groups) {
+  const auto all = group_borders(config.hidden);
+  Shares own;
+  own.borders.assign(all.begin() + groups.first, all.begin() + groups.last + 1);
+  const std::int64_t first = own.borders.front(), last = own.borders.back();
+  // A border is a multiple of 32, or the end: panels of 16 hidden units belong to one rank each.
+  own.gate_up = {weights::gate_up_shape(first, last, config.dim), first / kernels::kLanes, 0};
+  own.down = {weights::down_shape(config.dim, own.borders), 0, groups.first};
+  return own;
 }
 
 }  // namespace layer
@@ -157,8 +167,7 @@ void FeedForward::Impl::pack(const LayerSource& source, const Options& options) 
   const DType down_type = packed_type(info.compute, source.down->dtype(), source.down->dtype());
   const Storage gate_up_storage = storage_for(options, info.isa, gate_up_type);
   const Storage down_storage = storage_for(options, info.isa, down_type);
-  const auto all = layer::group_borders(source.config.hidden);
-  const std::vector<std::int64_t> borders(all.begin() + groups.first, all.begin() + groups.last + 1);
+  const std::vector<std::int64_t> borders = layer::shares(source.config, groups).borders;
   local_hidden = borders.back() - borders.front();
   Meter meter{options, local_hidden * source.config.dim * 3, 0};
   meter.bytes = local_hidden * source.config.dim * (2 * size_of(gate_up_type) + size_of(down_type));
@@ -175,15 +184,17 @@ void FeedForward::Impl::take(const PackedSource& packed, const Options& options)
                                               config.dim, config.hidden, packed.config().dim, packed.config().hidden));
   }
   info.compute = options.compute != Compute::automatic ? options.compute : packed.compute();
-  local_hidden = config.hidden;
-  const layer::Shapes shapes = layer::whole_shapes(config);
-  Meter meter{options, 3 * config.dim * config.hidden, 0};
+  const layer::Shapes whole = layer::whole_shapes(config);
+  const layer::Shares own = layer::shares(config, groups);
+  local_hidden = own.hidden();
+  Meter meter{options, 3 * config.dim * local_hidden, 0};
   for (const auto part : {PackedSource::Part::gate_up, PackedSource::Part::down}) {
-    meter.bytes += packed.matrix(part).payload_bytes;
+    const double share = static_cast<double>(local_hidden) / static_cast<double>(config.hidden);
+    meter.bytes += static_cast<std::int64_t>(share * static_cast<double>(packed.matrix(part).payload_bytes));
   }
   const weights::Progress progress = options.progress == nullptr ? weights::Progress{} : meter.progress();
-  gate_up = weights::load_packed(shapes.gate_up, packed, PackedSource::Part::gate_up, runner, progress);
-  down = weights::load_packed(shapes.down, packed, PackedSource::Part::down, runner, progress);
+  gate_up = weights::load_packed(whole.gate_up, own.gate_up, packed, PackedSource::Part::gate_up, runner, progress);
+  down = weights::load_packed(whole.down, own.down, packed, PackedSource::Part::down, runner, progress);
   if (info.compute == Compute::bf16 && (gate_up.dtype() != DType::bf16 || down.dtype() != DType::bf16)) {
     throw Error(ErrorCode::format, fmt::format("{}: expected bf16 weights for compute bf16, found {} and {}",
                                                packed.name(), name_of(gate_up.dtype()), name_of(down.dtype())));

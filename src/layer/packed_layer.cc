@@ -26,8 +26,8 @@ class LayerView final : public PackedSource {
   void read_index(Part part, std::span<std::byte> dst) const override {
     std::copy_n(index_[static_cast<std::size_t>(part)].begin(), dst.size(), dst.begin());
   }
-  void read_payload(Part part, std::int64_t chunk, std::span<std::byte> dst) const override {
-    weights::copy_payload(at(part), chunk * kChunkBytes, dst);
+  void read_payload(Part part, std::int64_t offset, std::span<std::byte> dst) const override {
+    weights::copy_payload(at(part), offset, dst);
   }
   [[nodiscard]] std::shared_ptr<const std::byte> view_payload(Part) const override { return nullptr; }
 
@@ -53,8 +53,9 @@ LayerSource unpack(const LayerSource& source, const Runner& runner) {
   const auto [dim, hidden, eps] = source.config;
   const layer::Shapes shape = layer::whole_shapes(source.config);
   const auto load = [&](Part part) {
+    const weights::MatrixShape& whole = part == Part::down ? shape.down : shape.gate_up;
     return std::make_shared<const weights::PackedMatrix>(
-        weights::load_packed(part == Part::down ? shape.down : shape.gate_up, *source.packed, part, runner));
+        weights::load_packed(whole, {.shape = whole}, *source.packed, part, runner));
   };
   const auto gate_up = load(Part::gate_up), down = load(Part::down);
   const std::string name = source.packed->name();

@@ -26,6 +26,50 @@ struct IndexLayout {
         patches(counts + panels * pieces * static_cast<std::int64_t>(sizeof(std::uint32_t))) {}
 };
 
+// Neighbours in the payload that are also neighbours in a share's memory.
+struct Run {
+  std::int64_t from;  // in the payload
+  std::int64_t to;    // in memory
+  std::int64_t bytes;
+};
+
+// What a share takes of each panel, as few runs.
+std::vector<Run> runs_of(const PackedMatrix& whole, const PackedMatrix& matrix, const MatrixShare& share) {
+  std::vector<Run> runs;
+  std::int64_t panel_at = 0;
+  for (std::int64_t p = 0; p < share.first_panel; ++p) panel_at += whole.panel_bytes(whole.panel(p).compact);
+  std::int64_t to = 0;
+  for (std::int64_t p = 0; p < matrix.panels(); ++p) {
+    const bool compact = matrix.panel(p).compact;
+    const std::int64_t from = panel_at + whole.offset(compact, share.first_piece);
+    const std::int64_t bytes = matrix.panel_bytes(compact);
+    if (!runs.empty() && runs.back().from + runs.back().bytes == from) {
+      runs.back().bytes += bytes;
+    } else {
+      runs.push_back({from, to, bytes});
+    }
+    to += bytes;
+    panel_at += whole.panel_bytes(compact);
+  }
+  return runs;
+}
+
+// Cut where the payload's chunks end, so that whole chunks are read at once: those are compared with checksums.
+std::vector<Run> cut_at_chunks(const std::vector<Run>& runs) {
+  constexpr std::int64_t kChunk = PackedSource::kChunkBytes;
+  std::vector<Run> cut;
+  for (auto [from, to, left] : runs) {
+    while (left > 0) {
+      const std::int64_t bytes = std::min(left, kChunk - from % kChunk);
+      cut.push_back({from, to, bytes});
+      from += bytes;
+      to += bytes;
+      left -= bytes;
+    }
+  }
+  return cut;
+}
+
 class Loader {
  public:
   Loader(const PackedSource& source, Part part) : source_(source), part_(part), stored_(source.matrix(part)) {}
@@ -34,7 +78,8 @@ class Loader {
     return fmt::format("{}, {}", source_.name(), part_ == Part::down ? "down" : "gate and up");
   }
 
-  PackedMatrix load(const MatrixShape& shape, const Runner& runner, const Progress& progress) const {
+  PackedMatrix load(const MatrixShape& shape, const MatrixShare& share, const Runner& runner,
+                    const Progress& progress) const {
     check_kind();
     const PackedMatrix layout({0, shape.borders, 0}, stored_.dtype, stored_.storage);
     if (layout.storage() != stored_.storage) fail("plain storage for so many columns", "compact storage");
@@ -45,16 +90,21 @@ class Loader {
       fail(fmt::format("a payload of {} panels of {} to {} bytes", shape.panels, least, most),
            fmt::format("{} bytes", stored_.payload_bytes));
     }
-    PackedMatrix matrix(shape, stored_.dtype, stored_.storage);
+    PackedMatrix whole(shape, stored_.dtype, stored_.storage);
     if (compact) {
-      read_index(matrix);
+      read_index(whole);
     } else if (stored_.index_bytes != 0) {
       fail("no index", fmt::format("one of {} bytes", stored_.index_bytes));
     }
-    if (const std::int64_t bytes = payload_bytes(matrix); bytes != stored_.payload_bytes) {
+    if (const std::int64_t bytes = payload_bytes(whole); bytes != stored_.payload_bytes) {
       fail(fmt::format("a payload of {} bytes", bytes), fmt::format("{}", stored_.payload_bytes));
     }
-    place(matrix, payload(matrix, shape.elements, runner, progress));
+    PackedMatrix matrix(share.shape, stored_.dtype, stored_.storage);
+    if (compact) take_index(matrix, whole, share);
+    if (matrix.panels() == 0 || matrix.panel_bytes(false) == 0) return matrix;
+    const std::vector<Run> runs = runs_of(whole, matrix, share);
+    const auto view = source_.view_payload(part_);
+    view != nullptr ? point(matrix, runs, view) : read(matrix, runs, share.shape.elements, runner, progress);
     return matrix;
   }
 
@@ -124,47 +174,69 @@ class Loader {
     }
   }
 
-  // In memory: the source's, or read into fresh memory by the threads that will stream it.
-  [[nodiscard]] const std::byte* payload(PackedMatrix& matrix, std::int64_t elements, const Runner& runner,
-                                         const Progress& progress) const {
-    if (const auto view = source_.view_payload(part_)) {
-      if (reinterpret_cast<std::uintptr_t>(view.get()) % 64 != 0)
-        fail("a payload at a multiple of 64 bytes", "another");
-      matrix.keep(view);
-      return view.get();
+  // Kinds and tables are whole panels'; patches are those of the share's pieces.
+  static void take_index(PackedMatrix& matrix, const PackedMatrix& whole, const MatrixShare& share) {
+    for (std::int64_t p = 0; p < matrix.panels(); ++p) {
+      const std::int64_t from = share.first_panel + p;
+      Panel& panel = matrix.panel(p);
+      panel.compact = whole.panel(from).compact;
+      panel.table = whole.panel(from).table;
+      if (!panel.compact) continue;
+      for (std::int64_t i = 0; i < matrix.pieces(); ++i) {
+        const auto patches = whole.patches(from, share.first_piece + i);
+        panel.first_patch.push_back(std::ssize(panel.patches));
+        panel.patches.insert(panel.patches.end(), patches.begin(), patches.end());
+        panel.patches.push_back(kernels::kNoPatch);
+      }
     }
-    const auto memory = room();
-    constexpr std::int64_t kChunk = PackedSource::kChunkBytes;
-    const std::int64_t chunks = (memory->size() + kChunk - 1) / kChunk;
-    parallel_for(runner, chunks, [&](std::int64_t c) {
-      const std::int64_t bytes = std::min(kChunk, memory->size() - c * kChunk);
-      source_.read_payload(part_, c, {memory->data() + c * kChunk, static_cast<std::size_t>(bytes)});
+  }
+
+  // Into fresh memory, by the threads that will stream it.
+  void read(PackedMatrix& matrix, const std::vector<Run>& runs, std::int64_t elements, const Runner& runner,
+            const Progress& progress) const {
+    const auto memory = room(runs.back().to + runs.back().bytes);
+    const std::vector<Run> cut = cut_at_chunks(runs);
+    parallel_for(runner, std::ssize(cut), [&](std::int64_t i) {
+      const auto [from, to, bytes] = cut[static_cast<std::size_t>(i)];
+      source_.read_payload(part_, from, {memory->data() + to, static_cast<std::size_t>(bytes)});
       if (progress.advance == nullptr) return;
       const auto before = [&](std::int64_t n) {
         return static_cast<std::int64_t>(static_cast<double>(elements) * static_cast<double>(n) /
-                                         static_cast<double>(chunks));
+                                         static_cast<double>(memory->size()));
       };
-      progress.advance(progress.ctx, before(c + 1) - before(c));
+      progress.advance(progress.ctx, before(to + bytes) - before(to));
     });
-    matrix.keep(memory);
-    return memory->data();
-  }
-
-  [[nodiscard]] std::shared_ptr<const Buffer> room() const {
-    try {
-      return std::make_shared<const Buffer>(stored_.payload_bytes);
-    } catch (const Error& fault) {  // which does not know for what
-      throw Error(fault.code(), fmt::format("{}: {}", name(), fault.text()));
-    }
-  }
-
-  void place(PackedMatrix& matrix, const std::byte* start) const {
-    matrix.set_stream({start, stored_.payload_bytes});
-    std::int64_t offset = 0;
+    matrix.set_stream({memory->data(), memory->size()});
+    std::int64_t at = 0;
     for (std::int64_t p = 0; p < matrix.panels(); ++p) {
       Panel& panel = matrix.panel(p);
-      panel.bytes = start + offset;
-      offset += matrix.panel_bytes(panel.compact);
+      panel.bytes = memory->data() + at;
+      at += matrix.panel_bytes(panel.compact);
+    }
+    matrix.keep(memory);
+  }
+
+  // At the source's own memory.
+  void point(PackedMatrix& matrix, const std::vector<Run>& runs, const std::shared_ptr<const std::byte>& view) const {
+    if (reinterpret_cast<std::uintptr_t>(view.get()) % 64 != 0) fail("a payload at a multiple of 64 bytes", "another");
+    const std::int64_t start = runs.front().from;
+    matrix.set_stream({view.get() + start, runs.back().from + runs.back().bytes - start});
+    auto run = runs.begin();
+    std::int64_t at = 0;  // in a memory of the share's own
+    for (std::int64_t p = 0; p < matrix.panels(); ++p) {
+      Panel& panel = matrix.panel(p);
+      if (at == run->to + run->bytes) ++run;
+      panel.bytes = view.get() + run->from + (at - run->to);
+      at += matrix.panel_bytes(panel.compact);
+    }
+    matrix.keep(view);
+  }
+
+  [[nodiscard]] std::shared_ptr<const Buffer> room(std::int64_t bytes) const {
+    try {
+      return std::make_shared<const Buffer>(bytes);
+    } catch (const Error& fault) {  // which does not know for what
+      throw Error(fault.code(), fmt::format("{}: {}", name(), fault.text()));
     }
   }
 
@@ -175,10 +247,10 @@ class Loader {
 
 }  // namespace
 
-PackedMatrix load_packed(const MatrixShape& shape, const PackedSource& source, Part part, const Runner& runner,
-                         const Progress& progress) {
+PackedMatrix load_packed(const MatrixShape& whole, const MatrixShare& share, const PackedSource& source, Part part,
+                         const Runner& runner, const Progress& progress) {
   const Loader loader(source, part);
-  return or_no_memory(loader.name(), [&] { return loader.load(shape, runner, progress); });
+  return or_no_memory(loader.name(), [&] { return loader.load(whole, share, runner, progress); });
 }
 
 std::vector<std::byte> index_of(const PackedMatrix& matrix) {

@@ -27,6 +27,14 @@ struct MatrixShape {
 /// Columns [borders.front(), borders.back()) of down.
 [[nodiscard]] MatrixShape down_shape(std::int64_t dim, std::vector<std::int64_t> borders);
 
+/// A part of a matrix that is a matrix of its own: its panels are neighbours in the whole, from `first_panel` on, and
+/// so are its pieces in each of those panels, from `first_piece` on.
+struct MatrixShare {
+  MatrixShape shape;
+  std::int64_t first_panel = 0;
+  std::int64_t first_piece = 0;
+};
+
 /// Memory that kernels stream through: panels lie in it one after another.
 struct Stream {
   const std::byte* start = nullptr;
@@ -117,11 +125,12 @@ struct Packing {
 [[nodiscard]] PackedMatrix pack_down(const TensorSource& down, const std::vector<std::int64_t>& borders, DType dtype,
                                      const Packing& packing);
 
-/// A matrix that was packed before; every table, offset and patch is checked here, against `shape`, before a
-/// kernel sees it. Reads the payload into fresh memory, in parallel, unless the source has it in memory.
-/// Throws format, and what the source throws.
-[[nodiscard]] PackedMatrix load_packed(const MatrixShape& shape, const PackedSource& source, PackedSource::Part part,
-                                       const Runner& runner, const Progress& progress = {});
+/// A share of a matrix of shape `whole` that was packed before; every table, offset and patch of the whole is checked
+/// here before a kernel sees any. Reads the share's payload, and no more of it, into fresh memory, in parallel, unless
+/// the source has it in memory. The weights are those of packing the share alone; compact storage chose kinds and
+/// tables for whole panels, so bytes may differ from that. Throws format, and what the source throws.
+[[nodiscard]] PackedMatrix load_packed(const MatrixShape& whole, const MatrixShare& share, const PackedSource& source,
+                                       PackedSource::Part part, const Runner& runner, const Progress& progress = {});
 
 /// The matrix as a packed file holds it: its index, and its payload, piece by piece.
 [[nodiscard]] std::vector<std::byte> index_of(const PackedMatrix& matrix);

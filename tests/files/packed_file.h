@@ -69,9 +69,9 @@ struct FakeLayer final : PackedSource {
     step();
     copy(of(part).index, 0, dst);
   }
-  void read_payload(Part part, std::int64_t chunk, std::span<std::byte> dst) const override {
+  void read_payload(Part part, std::int64_t offset, std::span<std::byte> dst) const override {
     step();
-    copy(of(part).payload, static_cast<std::size_t>(chunk * kChunk), dst);
+    copy(of(part).payload, static_cast<std::size_t>(offset), dst);
   }
   [[nodiscard]] std::shared_ptr<const std::byte> view_payload(Part /*part*/) const override { return nullptr; }
 
@@ -95,8 +95,7 @@ inline std::string read_payload(const PackedSource& layer, Part part) {
   std::string out(static_cast<std::size_t>(layer.matrix(part).payload_bytes), '\0');
   for (std::size_t at = 0; at < out.size(); at += kChunk) {
     const auto bytes = std::as_writable_bytes(std::span(out)).subspan(at);
-    layer.read_payload(part, static_cast<std::int64_t>(at) / kChunk,
-                       bytes.first(std::min<std::size_t>(bytes.size(), kChunk)));
+    layer.read_payload(part, static_cast<std::int64_t>(at), bytes.first(std::min<std::size_t>(bytes.size(), kChunk)));
   }
   return out;
 }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <fstream>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -202,6 +203,62 @@ TEST_F(Packed, mappings_are_gone_with_the_last_pointer) {
   EXPECT_EQ(mappings(), 1);
   second = nullptr;
   EXPECT_EQ(mappings(), 0);
+}
+
+TEST_F(Packed, ranges_of_a_payload_are_compared_where_they_cover_chunks) {
+  const FakeLayer a(0, 3 * kChunk + 3, 1, 1);
+  write({{0, &a}});
+  const std::string& payload = a.parts[0].payload;
+  const auto range = [](const LayerSource& layer, std::int64_t offset, std::int64_t bytes) {
+    std::string out(static_cast<std::size_t>(bytes), '\0');
+    layer.packed->read_payload(Part::gate_up, offset, std::as_writable_bytes(std::span(out)));
+    return out;
+  };
+  const auto expect_range = [&](const LayerSource& layer, std::int64_t offset, std::int64_t bytes) {
+    EXPECT_TRUE(range(layer, offset, bytes) ==
+                payload.substr(static_cast<std::size_t>(offset), static_cast<std::size_t>(bytes)))
+        << bytes << " at " << offset;
+  };
+  const LayerSource sound = open().layer(0);
+  for (const auto& [offset, bytes] : {std::pair<std::int64_t, std::int64_t>{0, 0},
+                                      {0, 1},
+                                      {kChunk - 1, 2},
+                                      {1, 3 * kChunk},
+                                      {kChunk, kChunk},
+                                      {7, 2 * kChunk},
+                                      {3 * kChunk, 3},
+                                      {3 * kChunk + 2, 1},
+                                      {3 * kChunk + 3, 0},
+                                      {0, 3 * kChunk + 3}}) {
+    expect_range(sound, offset, bytes);
+  }
+  // One byte of the second chunk, then of the last.
+  const std::uint64_t before = std::filesystem::file_size(path_);
+  std::string file(before, '\0');
+  std::ifstream(path_, std::ios::binary).read(file.data(), static_cast<std::streamsize>(before));
+  const std::size_t start = file.find(payload.substr(0, 64));
+  const auto damage = [&](std::int64_t at) {
+    std::string other = file;
+    other[start + static_cast<std::size_t>(at)] ^= 1;
+    write_file(path_, other);
+    return open().layer(0);
+  };
+  const auto damaged = [&](const LayerSource& layer, std::int64_t offset, std::int64_t bytes, std::string_view what) {
+    expect_error(ErrorCode::format, {"layer 0", "gate_up: payload", what, "damaged"},
+                 [&] { (void)range(layer, offset, bytes); });
+  };
+  const std::string at_chunk = fmt::format("{} bytes at {}", kChunk, start + kChunk);
+  const LayerSource second = damage(kChunk + 5);
+  damaged(second, kChunk, kChunk, at_chunk);
+  damaged(second, kChunk - 1, kChunk + 1, at_chunk);
+  damaged(second, 0, 3 * kChunk + 3, at_chunk);
+  expect_range(second, 0, kChunk + 5);
+  expect_range(second, kChunk + 6, 2 * kChunk - 6);
+  EXPECT_FALSE(range(second, kChunk, kChunk - 1) == payload.substr(kChunk, kChunk - 1));  // nobody can tell
+  const LayerSource last = damage(3 * kChunk + 2);
+  damaged(last, 3 * kChunk, 3, "3 bytes at");
+  damaged(last, 5, 3 * kChunk - 2, "3 bytes at");
+  expect_range(last, 0, 3 * kChunk + 2);
 }
 
 TEST_F(Packed, payloads_are_read_from_several_threads) {

@@ -7,6 +7,7 @@
 
 #include "files/checkpoint.h"
 #include "files/torch_file.h"
+#include "support/counted.h"
 
 namespace swiglu::testing {
 namespace {
@@ -132,6 +133,7 @@ TEST(MetaVariants, eight_bit_weights_have_their_scales_in_files_of_each_rank) { 
     }
     write_file(folder / fmt::format("fp8_scales_{}.pt", rank), torch_bytes(factors));
   }
+  expect_every_read_is_counted(folder.path());
   const LayerSource layer = Checkpoint::open(folder.path()).layer(0);
   for (int role = 0; role < 3; ++role) {
     const TensorSource& source = role == 0 ? *layer.gate : role == 1 ? *layer.up : *layer.down;
@@ -186,6 +188,7 @@ TEST(PytorchModelBin, may_be_several_behind_an_index) {
   const Checkpoint model = Checkpoint::open(folder.path());
   EXPECT_EQ(model.shards(), 2);
   expect_layer(model.layer(0));
+  expect_every_read_is_counted(folder.path());
   std::filesystem::remove(folder / "b.bin");
   expect_error(ErrorCode::not_found, {"pytorch_model.bin.index.json", "b.bin is missing"},
                [&] { (void)Checkpoint::open(folder.path()); });

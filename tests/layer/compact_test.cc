@@ -15,6 +15,7 @@
 #include "base/cpu.h"
 #include "layer/layers.h"
 #include "layer/packed_bytes.h"
+#include "layer/ranks.h"
 #include "swiglu/files.hpp"
 
 namespace swiglu::testing {
@@ -233,12 +234,21 @@ TEST(Compact, an_index_from_a_hostile_file_is_checked) {
       for (const int change : {1, 0x80, 0xff}) {
         const auto bytes = std::make_shared<PackedBytes>(*ffn.packed());
         bytes->index[static_cast<std::size_t>(part)][at] ^= static_cast<std::byte>(change);
+        bool bad = false;
         try {
           const FeedForward damaged(packed_source(layer, bytes), pool);
           run(damaged, h);
         } catch (const Error& error) {
           EXPECT_EQ(error.code(), ErrorCode::format);
           ++refused;
+          bad = true;
+        }
+        try {  // a rank checks what the others own as well
+          run_on_ranks(packed_source(layer, bytes), pool, 3, h);
+          EXPECT_FALSE(bad);
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::format);
+          EXPECT_TRUE(bad);
         }
       }
     }
@@ -255,8 +265,8 @@ struct Unholdable final : PackedSource {
   [[nodiscard]] Compute compute() const override { return from->compute(); }
   [[nodiscard]] Matrix matrix(Part part) const override { return from->matrix(part); }
   void read_index(Part, std::span<std::byte>) const override { throw std::bad_alloc(); }
-  void read_payload(Part part, std::int64_t chunk, std::span<std::byte> dst) const override {
-    from->read_payload(part, chunk, dst);
+  void read_payload(Part part, std::int64_t offset, std::span<std::byte> dst) const override {
+    from->read_payload(part, offset, dst);
   }
   [[nodiscard]] std::shared_ptr<const std::byte> view_payload(Part) const override { return nullptr; }
 };
@@ -288,9 +298,16 @@ TEST(Compact, sizes_that_do_not_fit_the_shape_are_refused) {
     LayerSource source = packed_source(layer, bytes);
     source.config = bytes->shape;
     source.norm.clear();
-    for (const bool unpacks : {false, true}) {
+    Meeting meeting;
+    MeetingReducer rank(1, 3, meeting);
+    Options share;
+    share.reducer = &rank;
+    const std::function<void()> ways[] = {[&] { static_cast<void>(FeedForward(source, pool)); },
+                                          [&] { static_cast<void>(FeedForward(source, pool, share)); },
+                                          [&] { static_cast<void>(unpack(source, pool.runner())); }};
+    for (const auto& way : ways) {
       try {
-        unpacks ? static_cast<void>(unpack(source, pool.runner())) : static_cast<void>(FeedForward(source, pool));
+        way();
         ADD_FAILURE() << word;
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), code) << error.text();

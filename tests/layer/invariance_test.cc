@@ -10,6 +10,7 @@
 
 #include "layer/groups.h"
 #include "layer/layers.h"
+#include "layer/ranks.h"
 
 namespace swiglu::testing {
 namespace {
@@ -227,32 +228,6 @@ TEST(Invariance, a_local_reducer_changes_no_bit) {
   }
 }
 
-// Ranks that run one after another in this process: each leaves its partial sums, the last combines all.
-struct Meeting {
-  std::vector<PartialSum> parts;
-  std::vector<std::vector<float>> memory;
-};
-class MeetingReducer final : public Reducer {
- public:
-  MeetingReducer(int rank, int size, Meeting& meeting) : rank_(rank), size_(size), meeting_(meeting) {}
-  [[nodiscard]] int rank() const noexcept override { return rank_; }
-  [[nodiscard]] int size() const noexcept override { return size_; }
-  void start(std::span<const PartialSum> parts, std::int64_t n, float* root, AddFloats add) override {
-    EXPECT_LE(parts.size(), 3U);
-    for (const PartialSum& part : parts) {
-      meeting_.memory.emplace_back(part.floats, part.floats + n);
-      meeting_.parts.push_back({part.first_group, part.groups, meeting_.memory.back().data()});
-    }
-    if (rank_ + 1 == size_) make_local_reducer()->start(meeting_.parts, n, root, add);
-  }
-  void finish() override {}
-
- private:
-  int rank_;
-  int size_;
-  Meeting& meeting_;
-};
-
 // Does everything at the last moment, and spoils the sums afterwards.
 class LateReducer final : public Reducer {
  public:
@@ -287,14 +262,8 @@ TEST(Invariance, the_number_of_ranks_changes_no_bit) {
     for (const Compute compute : {Compute::f32, Compute::bf16}) {
       const Matrix expected = run(FeedForward(layer.source, pool, {.compute = compute}), h);
       for (const int ranks : {2, 3, 5, 7, 8, 16, 19}) {
-        Meeting meeting;
-        meeting.memory.reserve(64);
-        Matrix last(DType::f32, 20, 33);
-        for (int rank = 0; rank < ranks; ++rank) {
-          MeetingReducer reducer(rank, ranks, meeting);
-          last = run(FeedForward(layer.source, pool, {.compute = compute, .reducer = &reducer}), h);
-        }
-        expect_same_bytes(last, expected, fmt::format("hidden {} on {} ranks", hidden, ranks));
+        expect_same_bytes(run_on_ranks(layer.source, pool, ranks, h, {.compute = compute}), expected,
+                          fmt::format("hidden {} on {} ranks", hidden, ranks));
       }
     }
   }

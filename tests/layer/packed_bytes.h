@@ -24,7 +24,7 @@ struct PackedBytes final : PackedSource {
       payload[p].resize(static_cast<std::size_t>(matrices[p].payload_bytes));
       for (std::size_t at = 0; at < payload[p].size(); at += kChunk) {
         const std::size_t n = std::min(kChunk, payload[p].size() - at);
-        from.read_payload(part, static_cast<std::int64_t>(at / kChunk), {payload[p].data() + at, n});
+        from.read_payload(part, static_cast<std::int64_t>(at), {payload[p].data() + at, n});
       }
     }
   }
@@ -38,9 +38,9 @@ struct PackedBytes final : PackedSource {
   void read_index(Part part, std::span<std::byte> dst) const override {
     std::copy(index[static_cast<std::size_t>(part)].begin(), index[static_cast<std::size_t>(part)].end(), dst.begin());
   }
-  void read_payload(Part part, std::int64_t chunk, std::span<std::byte> dst) const override {
+  void read_payload(Part part, std::int64_t offset, std::span<std::byte> dst) const override {
     const auto& bytes = payload[static_cast<std::size_t>(part)];
-    std::copy_n(bytes.begin() + chunk * kChunkBytes, dst.size(), dst.begin());
+    std::copy_n(bytes.begin() + offset, dst.size(), dst.begin());
   }
   [[nodiscard]] std::shared_ptr<const std::byte> view_payload(Part) const override { return nullptr; }
 

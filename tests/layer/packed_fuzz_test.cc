@@ -7,6 +7,7 @@
 
 #include "layer/layers.h"
 #include "layer/packed_bytes.h"
+#include "layer/ranks.h"
 
 namespace swiglu::testing {
 namespace {
@@ -102,6 +103,7 @@ TEST(PackedFuzz, any_bytes_give_an_error_or_a_layer) {
         for (const std::int64_t tokens : {1, 15}) {
           const Matrix h = Matrix::filled(DType::f32, tokens, width, Values(Data::normal, 1), 1);
           run(damaged, h, false);
+          run_on_ranks(source, pool, 1 + i % 20, h, {}, false);
         }
         const LayerSource seen = unpack(source, pool.runner());
         for (const auto& matrix : {seen.gate, seen.up, seen.down}) {
