@@ -171,6 +171,7 @@ int run_all(int argc, char** argv) {
   const std::string& text = outcome.error.empty() ? ending.text : outcome.error;
   if (ending.speaks && !text.empty()) tell_error(text);
   if (!ending.orderly) session->leave(ending.code);
+  session->close();
   return ending.code;
 }
 

@@ -27,10 +27,11 @@ class Session {
   struct Ending {
     int code;
     bool speaks;       ///< this process tells the user of its error, or else of `text`
-    bool orderly;      ///< else leave()
+    bool orderly;      ///< close() when it has spoken, else leave()
     std::string text;  ///< of ranks that gave no answer
   };
   virtual Ending end(int code) = 0;
+  virtual void close() = 0;
   [[noreturn]] virtual void leave(int code) = 0;
 };
 

@@ -15,6 +15,7 @@ class LocalSession final : public Session {
   void configure(const RanksOptions& /*options*/) override {}
   void follow() override {}
   Ending end(int code) override { return {code, true, true, ""}; }
+  void close() override {}
   [[noreturn]] void leave(int code) override { std::exit(code); }
 };
 

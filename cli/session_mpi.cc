@@ -122,7 +122,7 @@ class MpiTeam final : public Team {
   void release() override {
     stop();
     ending_ = session_.end(0);
-    if (ending_->orderly) return;
+    if (ending_->orderly) return session_.close();
     throw Error(ErrorCode::communication, ending_->text.empty() ? "another rank has failed" : ending_->text);
   }
 
@@ -251,6 +251,9 @@ class MpiSession final : public Session {
     }
     const mpi::Session::Ending ending = session_.end(code);
     return {ending.code, ending.speaks, ending.orderly, text.empty() ? ending.text : text};
+  }
+  void close() override {
+    if (team_ == nullptr || !team_->ending()) session_.close();
   }
   [[noreturn]] void leave(int code) override { session_.leave(code); }
 

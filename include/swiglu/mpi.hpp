@@ -69,7 +69,7 @@ class RankReducer : public Reducer {
 [[nodiscard]] std::unique_ptr<RankReducer> make_reducer(const Options& options = {});
 
 /// The processes that were started together, from beginning to end: what swiglu-mpi is made of. MPI is initialised
-/// unless it is, and then ended with end(). All ranks must make the same calls in the same order, from one thread.
+/// unless it is, and then ended with close(). All ranks must make the same calls in the same order, from one thread.
 /// A call that waits ends within the timeout, also if another rank has failed or is silent: every rank then learns
 /// which ones, and throws communication.
 class Session {
@@ -104,10 +104,12 @@ class Session {
     bool orderly = true;  ///< every rank answered and nothing is under way
     std::string text;     ///< of ranks that gave no answer, for a speaker that has no error of its own
   };
-  /// Collective, once, also on ranks that failed: `code` is this rank's own, 0 for success. Waits for the others
-  /// for the timeout, or briefly if this rank failed. Ends MPI if the Session began it and the ending is orderly;
-  /// after another one say what there is to say, then leave().
+  /// Collective, once, also on ranks that failed: `code` is this rank's own, 0 or 1 for success. Waits for the others
+  /// for the timeout, or briefly if this rank failed. Say what there is to say, then close() or leave(): launchers
+  /// kill all ranks when the first one exits with another code than 0.
   [[nodiscard]] Ending end(int code);
+  /// After an orderly ending. Ends MPI if the Session began it, which waits for all ranks.
+  void close() noexcept;
   /// Ends all processes at once, this one certainly (MPI_Abort, and _exit if that does not return), and after five
   /// seconds also mpirun, which may wait for a machine that is cut off.
   [[noreturn]] void leave(int code) noexcept;

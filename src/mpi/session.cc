@@ -274,14 +274,15 @@ Session::Ending Session::end(int code) {
     ending.text = impl.describe("end", {});
   }
   impl.speaks = ending.speaks;
-  if (ending.orderly) {
-    impl.reducer.reset();
-    impl.sending.reset();
-    impl.listening.clear();
-    impl.control.reset();
-    if (impl.began) end_mpi();
-  }
   return ending;
+}
+
+void Session::close() noexcept {
+  impl_->reducer.reset();
+  impl_->sending.reset();
+  impl_->listening.clear();
+  impl_->control.reset();
+  if (impl_->began) end_mpi();
 }
 
 void Session::leave(int code) noexcept {

@@ -37,7 +37,7 @@ class Watch {
 /// and goes on must not blame the others.
 template <class Done, class Awaited>
 void wait_until(const char* what, Watch& watch, const Done& done, const Awaited& awaited) {
-  constexpr double kYield = 2e-3, kBrief = 0.1, kSlice = 0.1;  // seconds
+  constexpr double kYield = 2e-3, kShortest = 30e-6, kLongest = 1e-3, kSlice = 0.1;  // seconds
   const double spin = watch.spin_seconds();
   Clock::time_point last = Clock::now();
   double waited = 0;
@@ -46,7 +46,8 @@ void wait_until(const char* what, Watch& watch, const Done& done, const Awaited&
       waited < spin ? __builtin_ia32_pause() : std::this_thread::yield();
       if (i % 32 != 0) continue;
     } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(waited < kBrief ? 30 : 500));
+      // Late by a small part of the wait, and hardly a burden to whoever computes meanwhile.
+      std::this_thread::sleep_for(std::chrono::duration<double>(std::clamp(0.03 * waited, kShortest, kLongest)));
     }
     const Clock::time_point now = Clock::now();
     waited += std::min(std::chrono::duration<double>(now - last).count(), kSlice);

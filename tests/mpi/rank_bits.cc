@@ -185,5 +185,6 @@ int main(int argc, char** argv) {
   const mpi::Session::Ending ending = session.end(code);
   if (ending.speaks && !text.empty()) std::fprintf(stderr, "rank %d: %s\n", session.rank(), text.c_str());
   if (!ending.orderly) session.leave(ending.code);
+  session.close();
   return ending.code;
 }
