@@ -1,9 +1,15 @@
-# Install rules: library, headers, CMake package, pkg-config file, the command.
+# Install rules: libraries, headers, CMake package, pkg-config files, the commands.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS swiglu EXPORT swigluTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(DIRECTORY include/swiglu DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY include/swiglu DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} PATTERN mpi.hpp EXCLUDE)
+if(TARGET swiglu_mpi)
+  set_target_properties(swiglu_mpi PROPERTIES INSTALL_RPATH "$ORIGIN")
+  install(TARGETS swiglu_mpi EXPORT swigluTargets
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(FILES include/swiglu/mpi.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/swiglu)
+endif()
 install(EXPORT swigluTargets NAMESPACE swiglu:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/swiglu)
 configure_package_config_file(cmake/swigluConfig.cmake.in ${CMAKE_BINARY_DIR}/swigluConfig.cmake
   INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/swiglu)
@@ -20,3 +26,7 @@ endif()
 file(RELATIVE_PATH SWIGLU_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(cmake/swiglu.pc.in ${CMAKE_BINARY_DIR}/swiglu.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/swiglu.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+if(TARGET swiglu_mpi)
+  configure_file(cmake/swiglu_mpi.pc.in ${CMAKE_BINARY_DIR}/swiglu_mpi.pc @ONLY)
+  install(FILES ${CMAKE_BINARY_DIR}/swiglu_mpi.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endif()
