@@ -1,10 +1,11 @@
 // Run by mpirun: every rank compares what the ranks compute together with what rank 0 computes alone, bit for bit,
 // over hidden sizes, arithmetic, storage, tokens and ways to reduce. Prints the number of comparisons on rank 0.
 //
-//     mpirun -n R swiglu_rank_bits [large|huge|differ]
+//     mpirun -n R swiglu_rank_bits [large | models PATH... | huge | differ]
 //
-// large: also the shape of Llama 3 8B. huge: more bytes at once than MPI can count. differ: ranks that make other
-// calls, which must end in an error on some of them.
+// Without a word, small layers of many shapes. large: the shape of Llama 3 8B. models: all layers of checkpoints. huge:
+// more bytes at once than MPI can count. differ: ranks that make other calls, which must end in an error on some of
+// them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -41,38 +42,51 @@ std::vector<float> run(const FeedForward& layer, std::vector<float> h, std::int6
   return h;
 }
 
-void compare(mpi::Session& session, const FfnConfig& config, const std::vector<std::int64_t>& tokens, Totals& totals) {
+void compare_layer(mpi::Session& session, const LayerSource& source, const std::string& name,
+                   const std::vector<std::int64_t>& tokens, Totals& totals) {
   ThreadPool pool(1);
-  for (const DType dtype : {DType::bf16, DType::f32}) {
-    const LayerSource source = random_layer(config, dtype, 5);
-    for (const Compute compute : {Compute::f32, Compute::bf16}) {
-      for (const Storage storage : {Storage::plain, Storage::compact}) {
-        if (storage == Storage::compact && dtype != DType::bf16 && compute != Compute::bf16) continue;
-        std::optional<FeedForward> alone;  // which 16 ranks at once have no memory for
-        if (session.rank() == 0) alone.emplace(source, pool, Options{.compute = compute, .storage = storage});
-        const FeedForward shared(source, pool, {.compute = compute, .storage = storage, .reducer = &session.reducer()});
-        for (const std::int64_t count : tokens) {
-          const std::vector<float> h = normal(count * config.dim);
-          const std::vector<float> found = run(shared, h, count);
-          std::vector<std::byte> expected;
-          if (alone) {
-            const std::vector<float> right = run(*alone, h, count);
-            const auto bytes = std::as_bytes(std::span(right));
-            expected.assign(bytes.begin(), bytes.end());
-          }
-          session.broadcast(expected);
-          ++totals.compared;
-          if (expected.size() == found.size() * sizeof(float) &&
-              std::memcmp(expected.data(), found.data(), expected.size()) == 0) {
-            continue;
-          }
-          ++totals.different;
-          std::fprintf(
-              stderr, "rank %d of %d: other bits: dim %lld, hidden %lld, %s weights, compute %s, %s, %lld tokens\n",
-              session.rank(), session.size(), static_cast<long long>(config.dim), static_cast<long long>(config.hidden),
-              name_of(dtype), name_of(compute), name_of(storage), static_cast<long long>(count));
+  const std::int64_t dim = source.config.dim;
+  for (const Compute compute : {Compute::f32, Compute::bf16}) {
+    for (const Storage storage : {Storage::plain, Storage::compact}) {
+      std::optional<FeedForward> alone;  // which 16 ranks at once have no memory for
+      if (session.rank() == 0) alone.emplace(source, pool, Options{.compute = compute, .storage = storage});
+      const FeedForward shared(source, pool, {.compute = compute, .storage = storage, .reducer = &session.reducer()});
+      for (const std::int64_t count : tokens) {
+        const std::vector<float> h = normal(count * dim);
+        const std::vector<float> found = run(shared, h, count);
+        std::vector<std::byte> expected;
+        if (alone) {
+          const std::vector<float> right = run(*alone, h, count);
+          const auto bytes = std::as_bytes(std::span(right));
+          expected.assign(bytes.begin(), bytes.end());
         }
+        session.broadcast(expected);
+        ++totals.compared;
+        if (expected.size() == found.size() * sizeof(float) &&
+            std::memcmp(expected.data(), found.data(), expected.size()) == 0) {
+          continue;
+        }
+        ++totals.different;
+        std::fprintf(stderr, "rank %d of %d: other bits: %s, compute %s, %s, %lld tokens\n", session.rank(),
+                     session.size(), name.c_str(), name_of(compute), name_of(storage), static_cast<long long>(count));
       }
+    }
+  }
+}
+
+void compare(mpi::Session& session, const FfnConfig& config, const std::vector<std::int64_t>& tokens, Totals& totals) {
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    compare_layer(session, random_layer(config, dtype, 5),
+                  fmt::format("dim {}, hidden {}, {} weights", config.dim, config.hidden, name_of(dtype)), tokens,
+                  totals);
+  }
+}
+
+void compare_models(mpi::Session& session, std::span<char* const> paths, Totals& totals) {
+  for (const char* path : paths) {
+    const Checkpoint model = Checkpoint::open(path);
+    for (const std::int64_t layer : model.layer_numbers()) {
+      compare_layer(session, model.layer(layer), fmt::format("{}, layer {}", path, layer), {1, 300}, totals);
     }
   }
 }
@@ -138,8 +152,7 @@ int make_other_calls(mpi::Session& session) {
   return 1;
 }
 
-int test(mpi::Session& session, bool large) {
-  Totals totals;
+void compare_shapes(mpi::Session& session, Totals& totals) {
   using mpi::Overlap, mpi::Wire;
   for (const Overlap overlap : {Overlap::none, Overlap::posted, Overlap::thread}) {
     session.remake_reducer(Wire::f32, overlap);
@@ -150,10 +163,20 @@ int test(mpi::Session& session, bool large) {
   }
   session.remake_reducer(Wire::f32, Overlap::posted);
   compare(session, {1, 40, 1e-5}, {1, 5}, totals);  // fewer floats than ranks
-  if (large) compare(session, {4096, 14336, 1e-5}, {1, 300}, totals);
   session.remake_reducer(Wire::bf16, Overlap::posted);
   compare_narrow(session, totals);
   compare_plain_reducer(totals);
+}
+
+int test(mpi::Session& session, const std::string& mode, std::span<char* const> arguments) {
+  Totals totals;
+  if (mode == "large") {
+    compare(session, {4096, 14336, 1e-5}, {1, 300}, totals);
+  } else if (mode == "models") {
+    compare_models(session, arguments, totals);
+  } else {
+    compare_shapes(session, totals);
+  }
   const auto each = session.gather(std::as_bytes(std::span(&totals, 1)));
   if (session.rank() != 0) return totals.different == 0 ? 0 : 1;
   Totals sum;
@@ -175,9 +198,13 @@ int main(int argc, char** argv) {
   std::string text;
   try {
     const std::string mode = argc > 1 ? argv[1] : "";
-    code = mode == "huge"     ? send_much(session)
-           : mode == "differ" ? make_other_calls(session)
-                              : test(session, mode == "large");
+    if (mode == "huge") {
+      code = send_much(session);
+    } else if (mode == "differ") {
+      code = make_other_calls(session);
+    } else {
+      code = test(session, mode, {argv + std::min(argc, 2), argv + argc});
+    }
   } catch (const Error& fault) {
     code = 4;
     text = fault.text();
