@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -68,6 +69,11 @@ int fair_threads(mpi::Session& session) {
     std::memcpy(&theirs, all.data() + static_cast<std::size_t>(rank) * sizeof theirs, sizeof theirs);
     CPU_AND(&both, &mine, &theirs);
     if (CPU_COUNT(&both) > 0) ++sharing;
+  }
+  const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+  if (session.rank() == 0 && 2 * std::ssize(session.ranks_here()) * CPU_COUNT(&mine) <= cpus) {
+    tell(fmt::format("swiglu: note: rank 0 may use {} of {}: mpirun --bind-to none (or numa) gives ranks more\n",
+                     CPU_COUNT(&mine), plural(cpus, "CPU")));
   }
   return std::max(1, usual / std::max(1, sharing));
 }

@@ -27,9 +27,17 @@ def words_of(text):
     return set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", text))
 
 
-top = said(swiglu, "--help")
-commands = set(re.findall(r"^  ([a-z]+)\s{2,}\S", top, re.M)) - {"swiglu"}
-flags = {name: words_of(said(swiglu, name, "--help")) for name in commands}
+def commands_of(program):
+    """Its help, and the flags of its commands."""
+    help = said(program, "--help")
+    names = set(re.findall(r"^  ([a-z]+)\s{2,}\S", help, re.M)) - {"swiglu"}
+    return help, {name: words_of(said(program, name, "--help")) for name in names}
+
+
+top, flags = commands_of(swiglu)
+commands = set(flags)
+ranks = os.environ.get("SWIGLU_MPI_BIN")  # a build without MPI cannot look at what is said of swiglu-mpi
+rank_top, rank_flags = commands_of(ranks) if ranks else ("", {})
 if not {"demo", "run", "verify"} <= commands:
     faults.append(f"swiglu --help: expected the commands, found {sorted(commands)}")
 dev_help = said(str(root / "dev"))
@@ -37,9 +45,10 @@ examples = {p.name: p.read_text() for p in sorted((root / "examples").glob("*.cp
 readme = (root / "README.md").read_text()
 if f"```cpp\n{examples['block.cpp']}```" not in readme:
     faults.append("README.md: the C++ example differs from examples/block.cpp")
-for quoted in re.findall(r"^```cpp\n(.*?)^```$", readme, re.M | re.S):
-    if not any(quoted in text for text in examples.values()):
-        faults.append(f"README.md: no example holds these lines: {quoted.splitlines()[0]} …")
+for path in documents:
+    for quoted in re.findall(r"^```cpp\n(.*?)^```$", path.read_text(), re.M | re.S):
+        if not any(quoted in text for text in examples.values()):
+            faults.append(f"{path.name}: no example holds these lines: {quoted.splitlines()[0]} …")
 
 for path in documents:
     text = path.read_text()
@@ -54,17 +63,19 @@ for path in documents:
               for line in body.replace("\\\n", " ").splitlines()]
     prose = re.sub(r"^(```+).*?^\1$", "", text, flags=re.M | re.S)
     spans = re.findall(r"`([^`]+)`", prose)
-    known_flags = set().union(*flags.values(), words_of(top))
+    known_flags = set().union(*flags.values(), words_of(top), *rank_flags.values())
     for piece in pieces + spans:
         piece = " ".join(piece.split("#")[0].split())
-        for use in re.findall(r"(?:^|[\s=/])swiglu ([a-z]+)\b([^|;&]*)", piece):
-            command, rest = use
-            if command not in commands:
-                faults.append(f"{name}: `swiglu {command}` is not in swiglu --help")
+        for program, command, rest in re.findall(r"(?:^|[\s=/])(swiglu(?:-mpi)?) ([a-z]+)\b([^|;&]*)", piece):
+            if program == "swiglu-mpi" and not ranks:
+                continue
+            known = flags if program == "swiglu" else rank_flags
+            if command not in known:
+                faults.append(f"{name}: `{program} {command}` is not in {program} --help")
                 continue
             for flag in words_of(rest):
-                if flag not in flags[command]:
-                    faults.append(f"{name}: swiglu {command} --help does not know {flag}")
+                if flag not in known[command]:
+                    faults.append(f"{name}: {program} {command} --help does not know {flag}")
         for use in re.findall(r"\./dev\b((?: [a-z]+)*)", piece):
             if use and f"./dev{' '.join(['', *use.split()[:1]])}" not in dev_help:
                 faults.append(f"{name}: `./dev{use}` is not in the help of ./dev")

@@ -54,6 +54,14 @@ with tempfile.TemporaryDirectory(prefix="swiglu-install-") as folder:
         f"-Wl,-rpath,{library_folder}")
     expect(run(program) == first, "the same bits from both ways of building")
 
+    # On ranks, where the package has them: the same token from all, and from one process.
+    if (folder / "found" / "ranks").exists():
+        allowed = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                       OMPI_MCA_rmaps_base_oversubscribe="1")
+        ranks = run("mpiexec", "-n", "3", folder / "found" / "ranks", env=allowed)
+        token = re.search(r"^token 0: (.*)$", first, re.M)[1]
+        expect(ranks.count(f"token 0: {token}") == 3, f"three ranks with token 0: {token}, found {ranks!r}")
+
     # Every header alone, with the include folder of the package and nothing else.
     for header in sorted((prefix / "include" / "swiglu").glob("*.hpp")):
         run(compiler, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-x", "c++", "-I", prefix / "include",
