@@ -91,10 +91,8 @@ MpiReducer::~MpiReducer() {
     wake_.notify_one();
     thread_.join();
   }
-  if (!under_way_) return;
-  // MPI may still write here; the process is about to end.
-  static_cast<void>(new std::vector<float>(std::move(extra_)));
-  static_cast<void>(new std::vector<std::uint16_t>(std::move(narrow_)));
+  // MPI may still write there, and the process is about to end.
+  if (under_way_) static_cast<void>(memory_.release());
 }
 
 void MpiReducer::start(std::span<const PartialSum> parts, std::int64_t n, float* root, AddFloats add) {
@@ -110,8 +108,8 @@ void MpiReducer::start(std::span<const PartialSum> parts, std::int64_t n, float*
       [](const Subtree& a, const PartialSum& b) { return a.first_group == b.first_group && a.groups == b.groups; });
   if (!same) throw Error(ErrorCode::usage, fmt::format("rank {} of {} does not own these groups", rank(), size()));
   const auto extra = static_cast<std::size_t>(extra_floats(rank(), size(), n));
-  if (extra_.size() < extra) extra_.resize(extra);
-  steps_ = schedule({rank(), size(), parts, n, root}, extra_.data());
+  if (memory_->extra.size() < extra) memory_->extra.resize(extra);
+  steps_ = schedule({rank(), size(), parts, n, root}, memory_->extra.data());
   add_ = add;
   step_ = 0;
   posted_ = false;
@@ -157,9 +155,9 @@ void MpiReducer::post(const Step& step) {
     for (const auto* messages : {&step.receives, &step.sends}) {
       for (const Message& m : *messages) count += m.count;
     }
-    if (std::ssize(narrow_) < count) narrow_.resize(static_cast<std::size_t>(count));
+    if (std::ssize(memory_->narrow) < count) memory_->narrow.resize(static_cast<std::size_t>(count));
   }
-  std::uint16_t* at = narrow_.data();
+  std::uint16_t* at = memory_->narrow.data();
   const std::int64_t each = narrow ? 2 : 4;
   for (const Message& m : step.receives) {
     if (m.count == 0) continue;
@@ -178,7 +176,7 @@ void MpiReducer::post(const Step& step) {
 
 void MpiReducer::complete(const Step& step) {
   if (options_.wire == Wire::bf16) {
-    const std::uint16_t* at = narrow_.data();
+    const std::uint16_t* at = memory_->narrow.data();
     for (const Message& m : step.receives) {
       std::transform(at, at + m.count, m.floats, float_from);
       at += m.count;

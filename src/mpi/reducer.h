@@ -45,8 +45,11 @@ class MpiReducer final : public RankReducer {
   std::size_t step_ = 0;
   bool posted_ = false;
   bool under_way_ = false;
-  std::vector<float> extra_;
-  std::vector<std::uint16_t> narrow_;  ///< what a bf16 wire sends and receives, one after another
+  struct Memory {
+    std::vector<float> extra;
+    std::vector<std::uint16_t> narrow;  ///< what a bf16 wire sends and receives, one after another
+  };
+  std::unique_ptr<Memory> memory_ = std::make_unique<Memory>();
   Traffic traffic_;
 
   // Of Overlap::thread; mutex_ guards all above while a reduction is under way.
