@@ -124,13 +124,16 @@ LayerOrigin origin_of(const BenchOptions& options) {
     origin.model = *options.model;
     origin.open.eps = options.eps;
     origin.open.hidden = options.hidden;
+    origin.open.map = options.map;
     const Checkpoint model = Checkpoint::open(origin.model, origin.open);
     if (!options.layer && model.layers() == 0) static_cast<void>(model.layer(0));  // throws
     origin.layer = options.layer.value_or(model.layer_numbers().front());
     origin.expert = options.expert;
     return origin;
   }
-  if (options.layer || options.eps) throw Error(ErrorCode::usage, "bench: --layer and --eps need a MODEL");
+  if (options.layer || options.eps || options.map) {
+    throw Error(ErrorCode::usage, "bench: --layer, --eps and --map need a MODEL");
+  }
   if (options.dim.has_value() != options.hidden.has_value()) {
     throw Error(ErrorCode::usage, "bench: --dim and --hidden go together");
   }

@@ -137,7 +137,7 @@ CLI::App* add_bench(CLI::App& app, BenchOptions& o) {
 }
 
 void adapt_to_ranks(CLI::App* command, RanksOptions& o) {
-  for (const char* lacking : {"--numerics", "--svg", "--neighbours", "--map"}) {
+  for (const char* lacking : {"--numerics", "--svg", "--neighbours"}) {
     if (CLI::Option* option = command->get_option_no_throw(lacking)) command->remove_option(option);
   }
   const std::string name = command->get_name();

@@ -79,6 +79,7 @@ RanksRuns run_layers_on_ranks(Team& team, const VerifyOptions& options, const Ch
     origin.model = options.model;
     origin.layer = number;
     origin.expert = options.expert;
+    origin.open.map = options.map;
     auto& computes = layers.emplace_back();
     for (const Compute compute : computes_of(options, source)) {
       computes.push_back(run_on_ranks(team, origin, source, compute, all.h, all.tokens, threads));

@@ -75,6 +75,7 @@ class Bits(RanksTest):
         packed = self.folder / "stories.packed"
         self.done("pack", STORIES / "hf_bf16_sharded", "--storage", "compact", "-o", packed)
         self.same(packed, self.rows(3, DIM), (2, 5), "--layer", 2)
+        self.same(packed, self.rows(3, DIM), (3,), "--layer", 2, "--map")
 
     def test_arithmetic_storage_and_widths(self):
         for hidden in (1, 172) if SANITIZED else (1, 15, 172, 10007):
@@ -234,6 +235,12 @@ class Failure(RanksTest):
         arguments = [RANKS_BINARY, "run", model.name, "--layer", 0, "--input", x, "-o", out]
         self.failed(finish(launch("-n", 1, "-wdir", self.folder, *arguments, ":", "-n", 1, "-wdir", other, *arguments),
                            60), ["rank 1", "norm"], [2])
+
+    @unittest.skipIf(SANITIZED, "a sanitizer must come first, before what is preloaded")
+    def test_ranks_of_different_versions(self):
+        words = ["-n", 1, RANKS_BINARY, "demo", ":", "-n", 1, "env",
+                 f"LD_PRELOAD={os.environ['SWIGLU_OTHER_VERSION']}", RANKS_BINARY, "demo"]
+        self.failed(finish(launch(*words), 60), ["rank 1", "the version", "9.9.9"], [2])
 
     def stopped(self, count, which, what, *more):
         """bench on `count` ranks, one of which gets a signal while they work."""
