@@ -57,7 +57,7 @@ struct Traffic {
 
 /// A Reducer over MPI. With R ranks, a power of two, each sends and receives 2 · (R - 1) / R times the sums of a
 /// call (tokens · dim floats), or log2(R) times while these are small (64 KiB, fewer messages); with other R, whose
-/// ranks own up to 3 subtrees, up to 4 times. Its memory grows to 1 to 3 times the sums of the largest call.
+/// ranks own up to 3 subtrees, up to 4 times. Its memory grows to half to twice the sums of the largest call.
 /// finish() throws communication when a rank is not heard of for the timeout, when MPI reports a fault, or when the
 /// ranks' calls differ; messages may then still be under way, so the process should end. One call at a time.
 class RankReducer : public Reducer {
