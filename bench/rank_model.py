@@ -1,11 +1,11 @@
 """What tensor parallelism costs and gives: bytes on the wire, and the efficiency that a simple model expects.
 
     mpirun -n 2 swiglu-mpi bench --tokens 1,16,128 --storage plain --json ranks.json
-    bench/rank_model.py ranks.json [--dim 4096]
+    bench/rank_model.py ranks.json [--dim 4096] [--faster 20]
 
 The time of one rank comes from the file; a call on R ranks takes the largest share of it, and the exchange: messages
 times latency, bytes / bandwidth, additions in memory. Networks are given by latency and bandwidth of a message,
-assumed, not measured.
+assumed, not measured. --faster: ranks so many times as fast as a rank of the file, as machines of many cores are.
 """
 import argparse
 import json
@@ -28,12 +28,13 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("measured")
     arguments.add_argument("--dim", type=int, default=4096)
+    arguments.add_argument("--faster", type=float, default=1)
     options = arguments.parse_args()
     with open(options.measured, encoding="utf-8") as file:
         rows = [row for row in json.load(file)["rows"] if "one_process_time_ms" in row]
     print(f"{'tokens':>6}  {'ranks':>5}  {'sent a rank':>11}  {'messages':>8}", *(f"{n:>14}" for n, _, _ in NETWORKS), sep="  ")
     for row in rows:
-        alone = row["computing_ms"] * 1e-3 * row["ranks"]  # of one rank with all the weights
+        alone = row["computing_ms"] * 1e-3 * row["ranks"] / options.faster  # of one rank with all weights
         measured = row["exchanging_ms"] * 1e-3
         for ranks in (2, 8, 16):
             floats = row["tokens"] * options.dim
@@ -41,7 +42,7 @@ def main():
             cells = []
             for _, latency, bandwidth in NETWORKS:
                 if latency is None:
-                    cost = measured if ranks == row["ranks"] else None
+                    cost = measured if ranks == row["ranks"] and options.faster == 1 else None
                 else:
                     cost = messages * latency + sent / bandwidth + sent / ADD_BYTES_PER_SECOND
                 cells.append("-" if cost is None else f"{alone / ranks / (alone / ranks + cost):.2f}")

@@ -63,7 +63,8 @@ for path in documents:
               for line in body.replace("\\\n", " ").splitlines()]
     prose = re.sub(r"^(```+).*?^\1$", "", text, flags=re.M | re.S)
     spans = re.findall(r"`([^`]+)`", prose)
-    known_flags = set().union(*flags.values(), words_of(top), *rank_flags.values())
+    known_flags = set().union(*flags.values(), words_of(top), *rank_flags.values(),
+                                () if ranks else ("--wire", "--timeout"))
     for piece in pieces + spans:
         piece = " ".join(piece.split("#")[0].split())
         for program, command, rest in re.findall(r"(?:^|[\s=/])(swiglu(?:-mpi)?) ([a-z]+)\b([^|;&]*)", piece):
