@@ -95,14 +95,21 @@ struct Session::Impl final : Watch {
     reducer = std::make_unique<MpiReducer>(options, *this);
   }
 
-  /// Answers that have come; true if all have.
-  bool listen() {
+  /// Answers that have come; true if all have. A connection that MPI says is broken gives none.
+  bool listen() noexcept {
     bool all = true;
     for (std::size_t peer = 0; peer < listening.size(); ++peer) {
-      if (!heard[peer]) heard[peer] = listening[peer]->done();
+      if (!heard[peer]) heard[peer] = is_done(*listening[peer]);
       all = all && heard[peer];
     }
     return all;
+  }
+  static bool is_done(Batch& batch) noexcept {
+    try {
+      return batch.done();
+    } catch (const Error&) {
+      return false;
+    }
   }
   [[nodiscard]] bool another_failed() const {
     for (std::size_t peer = 0; peer < heard.size(); ++peer) {
@@ -117,16 +124,21 @@ struct Session::Impl final : Watch {
     Answer& own = answers[static_cast<std::size_t>(rank)];
     own = {state, code, reducer != nullptr && reducer->under_way() ? 1 : 0};
     sending.emplace(*control);
-    for (int peer = 0; peer < size; ++peer) {
-      if (peer != rank) sending->send(peer, kRollTag, &own, sizeof own);
+    try {
+      for (int peer = 0; peer < size; ++peer) {
+        if (peer != rank) sending->send(peer, kRollTag, &own, sizeof own);
+      }
+    } catch (const Error&) {  // then they will miss it, as if this rank were gone
     }
-    double limit = state == State::done ? options.timeout_seconds : kGrace;
-    const Clock::time_point start = Clock::now();
-    while (!listen() || !sending->done()) {
-      const double waited = seconds_since(start);
+    // As in every wait, only time in which this process ran counts.
+    constexpr double kSlice = 0.1;
+    double limit = state == State::done ? options.timeout_seconds : kGrace, waited = 0;
+    for (Clock::time_point last = Clock::now(); !listen() || !is_done(*sending);) {
       if (state == State::done && another_failed()) limit = std::min(limit, waited + kGrace), state = State::followed;
       if (waited > limit) break;
       std::this_thread::sleep_for(std::chrono::microseconds(waited < 0.01 ? 20 : 500));
+      waited += std::min(seconds_since(last), kSlice);
+      last = Clock::now();
     }
   }
 
