@@ -140,8 +140,11 @@ std::string did_you_mean(std::string_view meant, const std::string& otherwise) {
 
 }  // namespace
 
-void check_words(const std::vector<std::string>& arguments, const std::vector<Words>& commands) {
-  if (arguments.empty()) throw Error(ErrorCode::usage, "no command given: try `swiglu demo`, or `swiglu --help`");
+void check_words(std::string_view program, const std::vector<std::string>& arguments,
+                 const std::vector<Words>& commands) {
+  if (arguments.empty()) {
+    throw Error(ErrorCode::usage, fmt::format("no command given: try `{0} demo`, or `{0} --help`", program));
+  }
   const std::string& word = arguments.front();
   if (word.starts_with("-")) return;
   std::vector<std::string_view> choices;
@@ -149,8 +152,9 @@ void check_words(const std::vector<std::string>& arguments, const std::vector<Wo
   for (const Words& words : commands) choices.emplace_back(words.command);
   const auto found = std::find(choices.begin(), choices.end(), word);
   if (found == choices.end()) {
-    throw Error(ErrorCode::usage, fmt::format("no command '{}': {}", printable(word),
-                                              did_you_mean(nearest(word, choices), "`swiglu --help` lists them")));
+    throw Error(ErrorCode::usage,
+                fmt::format("no command '{}': {}", printable(word),
+                            did_you_mean(nearest(word, choices), fmt::format("`{} --help` lists them", program))));
   }
   const std::vector<std::string>& flags = commands[static_cast<std::size_t>(found - choices.begin())].flags;
   const std::vector<std::string_view> known(flags.begin(), flags.end());
@@ -159,9 +163,9 @@ void check_words(const std::vector<std::string>& arguments, const std::vector<Wo
     const std::string_view given = full.substr(0, full.find('='));
     if (given == "--") break;
     if (!given.starts_with("--") || std::find(known.begin(), known.end(), given) != known.end()) continue;
-    throw Error(ErrorCode::usage,
-                fmt::format("{}: no flag '{}': {}", word, printable(given),
-                            did_you_mean(nearest(given, known), fmt::format("`swiglu {} --help` lists them", word))));
+    throw Error(ErrorCode::usage, fmt::format("{}: no flag '{}': {}", word, printable(given),
+                                              did_you_mean(nearest(given, known),
+                                                           fmt::format("`{} {} --help` lists them", program, word))));
   }
 }
 

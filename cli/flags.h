@@ -46,6 +46,7 @@ struct Words {
 };
 /// Words that are no command or flag are answered with what was probably meant. (The parser would first complain
 /// of a required flag that is missing because it was mistyped.) `arguments` are those after the program's name.
-void check_words(const std::vector<std::string>& arguments, const std::vector<Words>& commands);
+void check_words(std::string_view program, const std::vector<std::string>& arguments,
+                 const std::vector<Words>& commands);
 
 }  // namespace swiglu::cli

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <new>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "command_line.h"
@@ -111,7 +113,7 @@ int run_command_line(int argc, char** argv, Session& session) {
     }
     std::erase_if(commands, [](const Command& command) { return !command.on_ranks; });
   }
-  check_words({argv + 1, argv + argc}, words_of(commands));
+  check_words(program, {argv + 1, argv + argc}, words_of(commands));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& fault) {
@@ -142,6 +144,10 @@ Outcome attempt(const Work& work) {
     return {exit_code(fault.code()), fault.text()};
   } catch (const std::bad_alloc&) {
     return {exit_code(ErrorCode::no_memory), "out of memory"};
+  } catch (const std::system_error& fault) {
+    return {exit_code(ErrorCode::no_memory),
+            fmt::format("threads cannot be started ({}): fewer with --threads, or raise the limits (ulimit -a)",
+                        fault.what())};
   } catch (const std::exception& fault) {
     return {exit_code(ErrorCode::internal), fmt::format("internal: {}", fault.what())};
   }
@@ -152,7 +158,7 @@ void tell_error(std::string_view text) { tell(fmt::format("swiglu: error: {}\n",
 int run_all(int argc, char** argv) {
   std::unique_ptr<Session> session;
   const Outcome begun = attempt([&] {
-    session = open_session();
+    session = open_session({argv + 1, argv + argc});
     return 0;
   });
   if (session == nullptr) {
@@ -169,7 +175,7 @@ int run_all(int argc, char** argv) {
   });
   const Session::Ending ending = session->end(outcome.code);
   const std::string& text = outcome.error.empty() ? ending.text : outcome.error;
-  if (ending.speaks && !text.empty()) tell_error(text);
+  if (ending.speaks && !text.empty()) tell_error((text.starts_with("rank ") ? "" : session->place()) + text);
   if (!ending.orderly) session->leave(ending.code);
   session->close();
   return ending.code;
@@ -178,4 +184,7 @@ int run_all(int argc, char** argv) {
 }  // namespace
 }  // namespace swiglu::cli
 
-int main(int argc, char** argv) { return swiglu::cli::run_all(argc, argv); }
+int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file too large is an error to be told
+  return swiglu::cli::run_all(argc, argv);
+}

@@ -17,6 +17,8 @@ class Session {
   virtual ~Session() = default;
   [[nodiscard]] virtual const char* program() const = 0;
   [[nodiscard]] virtual bool leads() const = 0;
+  /// "rank 1 (node2): " before errors that do not say it; nothing for one process.
+  [[nodiscard]] virtual std::string place() const = 0;
   [[nodiscard]] virtual Team* team() = 0;  ///< null for one process without MPI
   /// Throws usage on a rank whose version or command line is not rank 0's.
   virtual void agree(std::span<char* const> arguments) = 0;
@@ -35,6 +37,7 @@ class Session {
   [[noreturn]] virtual void leave(int code) = 0;
 };
 
-[[nodiscard]] std::unique_ptr<Session> open_session();
+/// `arguments` are looked through for --timeout, which counts from the beginning; they are parsed later.
+[[nodiscard]] std::unique_ptr<Session> open_session(std::span<char* const> arguments);
 
 }  // namespace swiglu::cli

@@ -10,6 +10,7 @@ class LocalSession final : public Session {
  public:
   [[nodiscard]] const char* program() const override { return "swiglu"; }
   [[nodiscard]] bool leads() const override { return true; }
+  [[nodiscard]] std::string place() const override { return ""; }
   [[nodiscard]] Team* team() override { return nullptr; }
   void agree(std::span<char* const> /*arguments*/) override {}
   void configure(const RanksOptions& /*options*/) override {}
@@ -21,6 +22,6 @@ class LocalSession final : public Session {
 
 }  // namespace
 
-std::unique_ptr<Session> open_session() { return std::make_unique<LocalSession>(); }
+std::unique_ptr<Session> open_session(std::span<char* const> /*arguments*/) { return std::make_unique<LocalSession>(); }
 
 }  // namespace swiglu::cli

@@ -55,7 +55,6 @@ LayerOrigin get_origin(OrderReader& order) {
 /// The threads this rank may take without taking another's: its CPUs / the ranks here that may use any of them.
 int fair_threads(mpi::Session& session) {
   const int usual = ThreadPool().threads();
-  if (std::getenv("SWIGLU_THREADS") != nullptr) return usual;
   cpu_set_t mine;
   CPU_ZERO(&mine);
   sched_getaffinity(0, sizeof mine, &mine);
@@ -70,6 +69,8 @@ int fair_threads(mpi::Session& session) {
     CPU_AND(&both, &mine, &theirs);
     if (CPU_COUNT(&both) > 0) ++sharing;
   }
+  // Only now: ranks need not agree on this, but must have made the same calls.
+  if (std::getenv("SWIGLU_THREADS") != nullptr) return usual;
   const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
   if (session.rank() == 0 && 2 * std::ssize(session.ranks_here()) * CPU_COUNT(&mine) <= cpus) {
     tell(fmt::format("swiglu: note: rank 0 may use {} of {}: mpirun --bind-to none (or numa) gives ranks more\n",
@@ -187,9 +188,15 @@ class MpiTeam final : public Team {
 
 class MpiSession final : public Session {
  public:
-  MpiSession() : rank_(session_) {}
+  explicit MpiSession(const mpi::Options& options) : session_(options), rank_(session_) {}
   [[nodiscard]] const char* program() const override { return "swiglu-mpi"; }
   [[nodiscard]] bool leads() const override { return session_.rank() == 0; }
+  [[nodiscard]] std::string place() const override {
+    if (session_.size() == 1) return "";
+    char host[65] = {};
+    gethostname(host, sizeof host - 1);
+    return fmt::format("rank {} ({}): ", session_.rank(), host);
+  }
   [[nodiscard]] Team* team() override { return team_.get(); }
 
   void agree(std::span<char* const> arguments) override {
@@ -272,6 +279,17 @@ class MpiSession final : public Session {
 
 }  // namespace
 
-std::unique_ptr<Session> open_session() { return std::make_unique<MpiSession>(); }
+std::unique_ptr<Session> open_session(std::span<char* const> arguments) {
+  mpi::Options options;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string_view word = arguments[i];
+    const char* text = word == "--timeout" && i + 1 < arguments.size() ? arguments[i + 1]
+                       : word.starts_with("--timeout=")                ? arguments[i] + std::strlen("--timeout=")
+                                                                       : "";
+    if (const double seconds = std::atof(text); seconds > 0) options.timeout_seconds = seconds;
+  }
+  options.stuck = [](std::string_view text) { tell(fmt::format("swiglu: error: {}\n", text)); };
+  return std::make_unique<MpiSession>(options);
+}
 
 }  // namespace swiglu::cli

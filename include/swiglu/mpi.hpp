@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -45,6 +46,9 @@ struct Options {
   Wire wire = Wire::f32;
   Overlap overlap = Overlap::posted;
   double timeout_seconds = 120;  ///< how long to wait for another rank before giving up
+  /// Of a Session. Called on a thread of its own if beginning or ending MPI has not returned within the timeout, which
+  /// only MPI decides: tells the user, then the process ends with 4. Without it those calls wait as MPI does.
+  std::function<void(std::string_view)> stuck = nullptr;
 };
 
 /// What a reducer has done so far on this rank.
@@ -85,8 +89,8 @@ class Session {
   [[nodiscard]] const std::vector<int>& ranks_here() const noexcept;
   void set_timeout(double seconds);
 
-  /// As the options said at first, and made anew with others by remake_reducer() (collective); the layers that
-  /// were made with the old one must be gone.
+  /// As the options said at first, and made anew with others by remake_reducer(), on all ranks; the layers that were
+  /// made with the old one must be gone.
   [[nodiscard]] RankReducer& reducer() const noexcept;
   void remake_reducer(Wire wire, Overlap overlap);
 
@@ -99,10 +103,10 @@ class Session {
 
   /// How it ended, for all ranks together.
   struct Ending {
-    int code = 0;        ///< the same on all that could talk: 0, or that of the lowest rank that failed by itself
+    int code = 0;  ///< the same on all that could talk: 0, or that of the lowest rank that failed by itself
     bool speaks = true;  ///< this rank tells the user; others stay silent, so that there is one message
     bool orderly = true;  ///< every rank answered and nothing is under way
-    std::string text;     ///< of ranks that gave no answer, for a speaker that has no error of its own
+    std::string text;  ///< of ranks that gave no answer, for a speaker that has no error of its own
   };
   /// Collective, once, also on ranks that failed: `code` is this rank's own, 0 or 1 for success. Waits for the others
   /// for the timeout, or briefly if this rank failed. Say what there is to say, then close() or leave(): launchers

@@ -40,8 +40,8 @@ class Deadline final : public Watch {
 class WatchedReducer final : public RankReducer {
  public:
   explicit WatchedReducer(const Options& options)
-      : deadline_(options.timeout_seconds, Communicator(options.communicator).ranks_here().size()),
-        reducer_(options, deadline_) {}
+      : communicator_(options.communicator), deadline_(options.timeout_seconds, communicator_.ranks_here().size()),
+        reducer_(options, communicator_, deadline_) {}
   [[nodiscard]] int rank() const noexcept override { return reducer_.rank(); }
   [[nodiscard]] int size() const noexcept override { return reducer_.size(); }
   void start(std::span<const PartialSum> parts, std::int64_t n, float* root, AddFloats add) override {
@@ -51,6 +51,7 @@ class WatchedReducer final : public RankReducer {
   [[nodiscard]] Traffic traffic() const noexcept override { return reducer_.traffic(); }
 
  private:
+  Communicator communicator_;
   Deadline deadline_;
   MpiReducer reducer_;
 };
@@ -73,8 +74,8 @@ Overlap parse_overlap(std::string_view name) { return parse<Overlap>("overlap", 
 
 std::unique_ptr<RankReducer> make_reducer(const Options& options) { return std::make_unique<WatchedReducer>(options); }
 
-MpiReducer::MpiReducer(const Options& options, Watch& watch)
-    : options_(options), watch_(watch), communicator_(options.communicator), batch_(communicator_) {
+MpiReducer::MpiReducer(const Options& options, const Communicator& communicator, Watch& watch)
+    : options_(options), watch_(watch), communicator_(communicator), batch_(communicator_) {
   if (options_.overlap != Overlap::thread) return;
   if (!communicator_.serialised()) {
     throw Error(ErrorCode::unsupported, "overlap by a thread needs MPI_THREAD_SERIALIZED, which this MPI run lacks");

@@ -19,8 +19,8 @@ namespace swiglu::mpi {
 
 class MpiReducer final : public RankReducer {
  public:
-  /// `watch` outlives the reducer. Collective.
-  MpiReducer(const Options& options, Watch& watch);
+  /// `communicator`, used by nobody else meanwhile, and `watch` outlive the reducer.
+  MpiReducer(const Options& options, const Communicator& communicator, Watch& watch);
   ~MpiReducer() override;
   [[nodiscard]] int rank() const noexcept override { return communicator_.rank(); }
   [[nodiscard]] int size() const noexcept override { return communicator_.size(); }
@@ -38,7 +38,7 @@ class MpiReducer final : public RankReducer {
 
   const Options options_;
   Watch& watch_;
-  Communicator communicator_;
+  const Communicator& communicator_;
   Batch batch_;
   AddFloats add_ = nullptr;
   std::vector<Step> steps_;

@@ -1,16 +1,11 @@
 // The Session of mpi.hpp. Its heart is the roll call: whoever ends, for whatever reason, tells all others how, and
 // listens for a while to how they end. So a rank that waits learns of failures at once, the one that failed first
 // by itself is the one that speaks, and who did not answer is known by name.
-#include <poll.h>
-#include <sys/syscall.h>
-#include <sys/types.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <csignal>
 #include <cstring>
-#include <fstream>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -19,6 +14,7 @@
 #include "mpi/communicator.h"
 #include "mpi/reducer.h"
 #include "mpi/wait.h"
+#include "mpi/watchdog.h"
 #include "swiglu/mpi.hpp"
 
 namespace swiglu::mpi {
@@ -41,42 +37,13 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
 }
 
-bool is_launcher(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/comm", pid));
-  std::string name;
-  std::getline(file, name);
-  constexpr std::array<std::string_view, 6> kNames = {"mpirun", "orterun", "mpiexec", "orted", "prterun", "prted"};
-  return std::find(kNames.begin(), kNames.end(), name) != kNames.end() || name.starts_with("hydra_");
-}
-
-/// OpenMPI's launcher waits for the daemon of a machine that it cannot reach until TCP gives that up, a quarter of an
-/// hour. A child of ours gives it five seconds to end, then ends it.
-void guard_against_a_launcher_that_hangs() noexcept {
-  constexpr int kPatience = 5000;  // ms
-  const pid_t launcher = getppid();
-  if (launcher <= 1 || !is_launcher(launcher)) return;
-  const int watched = static_cast<int>(syscall(SYS_pidfd_open, launcher, 0));
-  if (watched < 0) return;
-  if (fork() != 0) {
-    close(watched);
-    return;
-  }
-  // In the child: nothing but system calls. Its standard streams would keep the launcher's pipes open.
-  setsid();
-  for (int fd = 0; fd < 1024; ++fd) {
-    if (fd != watched) close(fd);
-  }
-  pollfd ended{watched, POLLIN, 0};
-  if (poll(&ended, 1, kPatience) == 0) syscall(SYS_pidfd_send_signal, watched, SIGKILL, nullptr, 0);
-  _exit(0);
-}
-
 }  // namespace
 
 struct Session::Impl final : Watch {
   explicit Impl(const Options& options_in)
-      : options(options_in), began(begin_mpi()), control(std::in_place, options.communicator), rank(control->rank()),
-        size(control->size()), here(control->ranks_here()) {
+      : options(options_in), starting(std::in_place, "MPI_Init", options.timeout_seconds, options.stuck),
+        began(begin_mpi()), control(std::in_place, options.communicator), rank(control->rank()), size(control->size()),
+        here(control->ranks_here()) {
     set_ranks_here(here.size());
     const auto count = static_cast<std::size_t>(size);
     answers.resize(count);
@@ -87,12 +54,14 @@ struct Session::Impl final : Watch {
       if (peer == rank) continue;
       listening.back()->receive(peer, kRollTag, &answers[static_cast<std::size_t>(peer)], sizeof(Answer));
     }
+    sums.emplace(options.communicator);
     make_reducer();
+    starting.reset();
   }
 
   void make_reducer() {
     reducer.reset();
-    reducer = std::make_unique<MpiReducer>(options, *this);
+    reducer = std::make_unique<MpiReducer>(options, *sums, *this);
   }
 
   /// Answers that have come; true if all have. A connection that MPI says is broken gives none.
@@ -154,8 +123,10 @@ struct Session::Impl final : Watch {
           "long to wait",
           rank, ranks_text(silent), options.timeout_seconds, what);
     }
-    return fmt::format("rank {}: {} sent nothing for {} s ({}), but {} alive: slow, or in another call", rank,
-                       ranks_text(awaited), options.timeout_seconds, what, awaited.size() == 1 ? "is" : "are");
+    return fmt::format(
+        "rank {}: {} sent nothing for {} s ({}), but {} alive: slow, or in another call; --timeout "
+        "says how long to wait",
+        rank, ranks_text(awaited), options.timeout_seconds, what, awaited.size() == 1 ? "is" : "are");
   }
 
   /// Of every wait, also the reducer's: buffers that messages are under way to or from are still alive here.
@@ -178,8 +149,9 @@ struct Session::Impl final : Watch {
   }
 
   Options options;
+  std::optional<Watchdog> starting;
   bool began;
-  std::optional<Communicator> control;
+  std::optional<Communicator> control, sums;
   int rank;
   int size;
   std::vector<int> here;
@@ -293,6 +265,8 @@ void Session::close() noexcept {
   impl_->reducer.reset();
   impl_->sending.reset();
   impl_->listening.clear();
+  const Watchdog watchdog("MPI_Finalize", impl_->options.timeout_seconds, impl_->options.stuck);
+  impl_->sums.reset();
   impl_->control.reset();
   if (impl_->began) end_mpi();
 }
@@ -301,10 +275,15 @@ void Session::leave(int code) noexcept {
   // Whoever speaks has spoken; its words travel, and the others give it time.
   std::this_thread::sleep_for(std::chrono::milliseconds(impl_->speaks ? 200 : 1500));
   guard_against_a_launcher_that_hangs();
-  std::thread([code] {
-    std::this_thread::sleep_for(std::chrono::seconds(3));
-    _exit(code);
-  }).detach();
+  static constexpr unsigned kSeconds = 3;
+  try {
+    std::thread([code] {
+      std::this_thread::sleep_for(std::chrono::seconds(kSeconds));
+      _exit(code);
+    }).detach();
+  } catch (const std::system_error&) {
+    alarm(kSeconds);
+  }
   abort_mpi(code);
   _exit(code);
 }

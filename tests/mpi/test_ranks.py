@@ -183,6 +183,8 @@ class Library(unittest.TestCase):
 
 
 class Failure(RanksTest):
+    """Every process ends, one line tells why, and there is no output."""
+
     def failed(self, outcome, words, codes):
         self.assertIn(outcome.code, codes, outcome.err)
         self.assertEqual(len(errors(outcome)), 1, outcome.err)
@@ -241,6 +243,26 @@ class Failure(RanksTest):
         words = ["-n", 1, RANKS_BINARY, "demo", ":", "-n", 1, "env",
                  f"LD_PRELOAD={os.environ['SWIGLU_OTHER_VERSION']}", RANKS_BINARY, "demo"]
         self.failed(finish(launch(*words), 60), ["rank 1", "the version", "9.9.9"], [2])
+
+    def test_threads_set_on_one_rank_only(self):
+        model, x = self.layer(32, 64), self.rows(2, 32)
+        one, many = self.folder / "one.npy", self.folder / "many.npy"
+        self.done("run", model, "--layer", 0, "--input", x, "-o", one)
+        words = [RANKS_BINARY, "run", model, "--layer", 0, "--input", x, "-o", many]
+        for which in range(2):
+            many.unlink(missing_ok=True)
+            ranks = [["-n", 1, *(["env", "SWIGLU_THREADS=1"] if rank == which else []), *words] for rank in range(2)]
+            outcome = finish(launch(*ranks[0], ":", *ranks[1]), 60)
+            self.assertEqual(outcome.code, 0, outcome.err)
+            self.assertEqual(many.read_bytes(), one.read_bytes())
+
+    def test_a_rank_that_never_begins(self):
+        model, x = self.layer(32, 64), self.rows(2, 32)
+        words = [RANKS_BINARY, "run", model, "--layer", 0, "--input", x, "-o", self.folder / "out.npy", "--timeout", 3]
+        stopped = ["bash", "-c", 'kill -STOP $$; exec "$@"', "bash", *words]
+        for first, second in ((words, ["/bin/true"]), (stopped, words), (words, stopped)):
+            self.failed(finish(launch("-n", 1, *first, ":", "-n", 1, *second), 60),
+                        ["MPI_Init did not return for 3 s", "--timeout"], range(1, 256))
 
     def stopped(self, count, which, what, *more):
         """bench on `count` ranks, one of which gets a signal while they work."""
