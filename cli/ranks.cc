@@ -22,8 +22,9 @@ std::string show_ranks(const std::vector<RankReport>& ranks) {
                format_bytes(static_cast<double>(r.packed_bytes)), format_bytes(static_cast<double>(r.peak_bytes)),
                format_bytes(static_cast<double>(r.peak_bytes - r.first_bytes)),
                format_bytes(static_cast<double>(r.bytes_read)), format_seconds(r.load_seconds),
-               format_seconds(r.compute_seconds), format_seconds(r.exchange_seconds),
-               format_bytes(static_cast<double>(r.bytes_sent))});
+               r.calls == 0 ? "-" : format_seconds(r.compute_seconds),
+               r.calls == 0 ? "-" : format_seconds(r.exchange_seconds),
+               r.calls == 0 ? "-" : format_bytes(static_cast<double>(r.bytes_sent))});
   }
   return table.text();
 }
