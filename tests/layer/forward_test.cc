@@ -145,7 +145,7 @@ TEST(Matmul, sums_65536_ones_in_bf16_exactly) {
       const auto packed = weights::pack_down(*source, {borders.begin(), borders.end()}, DType::bf16,
                                              {*table, runner, Storage::compact});
       std::vector<float> out(32);
-      layer::DownPhase{packed, product, owned_subtrees(0, 1),         32,     tiling,
+      layer::DownPhase{packed, product, owned_subtrees(0, 1),        32,     tiling,
                        tiles,  {},      view_f32(out.data(), 1, 32), nullptr}
           .run(plan);
       for (const float value : out) EXPECT_EQ(value, 65536.0F) << name_of(isa);
