@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "bench.h"
 #include "outputs.h"
 #include "storage.h"
 #include "swiglu/files.hpp"
@@ -152,12 +153,6 @@ LayerSource source_of(const LayerOrigin& origin) {
   return Checkpoint::open(origin.model, origin.open).layer(origin.layer, origin.expert);
 }
 
-std::vector<Storage> storages_for(const BenchOptions& options, const LayerSource& source, Compute compute) {
-  if (!options.storages.empty()) return options.storages;
-  if (all_bf16(source, compute)) return {Storage::plain, Storage::compact};
-  return {Storage::automatic};
-}
-
 class Bench {
  public:
   Bench(const BenchOptions& options, Team& team)
@@ -172,7 +167,7 @@ class Bench {
     if (threads.empty()) threads = {team_.default_threads()};
     for (const Compute compute : options_.computes) {
       for (const Isa isa : options_.isas) {
-        for (const Storage storage : storages_for(options_, source_, compute)) {
+        for (const Storage storage : storages_of(options_, source_, compute)) {
           for (const int each : threads) measure(compute, storage, isa, each, meter);
         }
       }

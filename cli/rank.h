@@ -43,7 +43,7 @@ class Rank {
   std::int64_t packed_bytes_ = 0, workspace_bytes_ = 0;
   double load_seconds_ = 0;
   std::vector<double> compute_, exchange_;
-  std::int64_t sent_before_ = 0;
+  std::int64_t sent_ = 0;
 };
 
 }  // namespace swiglu::cli

@@ -71,7 +71,7 @@ void Rank::run(int id, std::int64_t first, bool block, const MutableTensorView& 
   }
   const std::span<std::byte> space = held.workspace == nullptr ? std::span<std::byte>{} : held.workspace->span();
   const TensorView in{input_.data() + first * dim_ * size_of(dtype_), dtype_, out.rows, dim_, dim_};
-  const double before = session_.reducer().traffic().seconds;
+  const mpi::Traffic before = session_.reducer().traffic();
   const Stopwatch watch;
   if (block) {
     held.layer.block(in, out, space);
@@ -79,7 +79,9 @@ void Rank::run(int id, std::int64_t first, bool block, const MutableTensorView& 
     held.layer.forward(in, out, space);
   }
   const double whole = watch.seconds();
-  exchange_.push_back(session_.reducer().traffic().seconds - before);
+  const mpi::Traffic after = session_.reducer().traffic();
+  exchange_.push_back(after.seconds - before.seconds);
+  sent_ += after.bytes_sent - before.bytes_sent;
   compute_.push_back(whole - exchange_.back());
 }
 
@@ -107,9 +109,7 @@ RankReport Rank::report() {
   report.calls = std::ssize(compute_);
   report.compute_seconds = median(std::exchange(compute_, {}));
   report.exchange_seconds = median(std::exchange(exchange_, {}));
-  const std::int64_t sent = session_.reducer().traffic().bytes_sent;
-  report.bytes_sent = report.calls == 0 ? 0 : (sent - sent_before_) / report.calls;
-  sent_before_ = sent;
+  report.bytes_sent = report.calls == 0 ? 0 : std::exchange(sent_, 0) / report.calls;
   return report;
 }
 
