@@ -81,12 +81,12 @@ int fair_threads(mpi::Session& session) {
 
 class MpiTeam final : public Team {
  public:
-  MpiTeam(mpi::Session& session, Rank& rank, std::string& wire, int threads)
+  MpiTeam(mpi::Session& session, Rank& rank, mpi::Wire wire, int threads)
       : session_(session), rank_(rank), wire_(wire), threads_(threads) {}
   [[nodiscard]] int size() const override { return session_.size(); }
   [[nodiscard]] bool one_machine() const override { return std::ssize(session_.ranks_here()) == session_.size(); }
   [[nodiscard]] int default_threads() const override { return threads_; }
-  [[nodiscard]] std::string wire() const override { return wire_; }
+  [[nodiscard]] std::string wire() const override { return mpi::name_of(wire_); }
 
   void input(const TensorView& h) override {
     OrderWriter order = order_of(Kind::input);
@@ -113,7 +113,7 @@ class MpiTeam final : public Team {
     OrderWriter order = order_of(Kind::overlap);
     order.put_text(kind);
     session_.broadcast(order.bytes());
-    session_.remake_reducer(mpi::parse_wire(wire_), mpi::parse_overlap(kind));
+    session_.remake_reducer(wire_, mpi::parse_overlap(kind));
   }
 
   std::vector<RankReport> report() override {
@@ -179,7 +179,7 @@ class MpiTeam final : public Team {
 
   mpi::Session& session_;
   Rank& rank_;
-  const std::string& wire_;
+  mpi::Wire wire_;
   int threads_;
   int next_ = 0;
   bool stopped_ = false;
@@ -206,8 +206,8 @@ class MpiSession final : public Session {
 
   void configure(const RanksOptions& options) override {
     session_.set_timeout(options.timeout_seconds);
-    wire_ = options.wire;
-    session_.remake_reducer(mpi::parse_wire(options.wire), mpi::Overlap::posted);
+    wire_ = mpi::parse_wire(options.wire);
+    session_.remake_reducer(wire_, mpi::Overlap::posted);
     const int threads = fair_threads(session_);
     if (leads()) team_ = std::make_unique<MpiTeam>(session_, rank_, wire_, threads);
   }
@@ -238,7 +238,7 @@ class MpiSession final : public Session {
           break;
         }
         case Kind::overlap:
-          session_.remake_reducer(mpi::parse_wire(wire_), mpi::parse_overlap(order.get_text()));
+          session_.remake_reducer(wire_, mpi::parse_overlap(order.get_text()));
           break;
         case Kind::report: {
           const RankReport own = rank_.report();
@@ -273,7 +273,7 @@ class MpiSession final : public Session {
  private:
   mpi::Session session_;
   Rank rank_;
-  std::string wire_ = "f32";
+  mpi::Wire wire_ = mpi::Wire::f32;
   std::unique_ptr<MpiTeam> team_;
 };
 

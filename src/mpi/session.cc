@@ -99,15 +99,13 @@ struct Session::Impl final : Watch {
       }
     } catch (const Error&) {  // then they will miss it, as if this rank were gone
     }
-    // As in every wait, only time in which this process ran counts.
-    constexpr double kSlice = 0.1;
+    RunningTime time;
     double limit = state == State::done ? options.timeout_seconds : kGrace, waited = 0;
-    for (Clock::time_point last = Clock::now(); !listen() || !is_done(*sending);) {
+    while (!listen() || !is_done(*sending)) {
       if (state == State::done && another_failed()) limit = std::min(limit, waited + kGrace), state = State::followed;
       if (waited > limit) break;
       std::this_thread::sleep_for(std::chrono::microseconds(waited < 0.01 ? 20 : 500));
-      waited += std::min(seconds_since(last), kSlice);
-      last = Clock::now();
+      waited = time.seconds();
     }
   }
 

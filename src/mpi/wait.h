@@ -14,6 +14,22 @@ using Clock = std::chrono::steady_clock;
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+/// Seconds in which this process really ran: one that was stopped and goes on must not blame the others.
+class RunningTime {
+ public:
+  [[nodiscard]] double seconds() {
+    constexpr double kSlice = 0.1;  // the most that counts between two questions
+    const Clock::time_point now = Clock::now();
+    seconds_ += std::min(std::chrono::duration<double>(now - last_).count(), kSlice);
+    last_ = now;
+    return seconds_;
+  }
+
+ private:
+  Clock::time_point last_ = Clock::now();
+  double seconds_ = 0;
+};
+
 class Watch {
  public:
   virtual ~Watch() = default;
@@ -33,13 +49,12 @@ class Watch {
   double spin_seconds_ = 0;
 };
 
-/// Calls done() until it is true. Only time in which this process really ran counts as waiting: one that was stopped
-/// and goes on must not blame the others.
+/// Calls done() until it is true.
 template <class Done, class Awaited>
 void wait_until(const char* what, Watch& watch, const Done& done, const Awaited& awaited) {
-  constexpr double kYield = 2e-3, kShortest = 30e-6, kLongest = 1e-3, kSlice = 0.1;  // seconds
+  constexpr double kYield = 2e-3, kShortest = 30e-6, kLongest = 1e-3;  // seconds
   const double spin = watch.spin_seconds();
-  Clock::time_point last = Clock::now();
+  RunningTime time;
   double waited = 0;
   for (int i = 1; !done(); ++i) {
     if (waited < kYield) {
@@ -49,9 +64,7 @@ void wait_until(const char* what, Watch& watch, const Done& done, const Awaited&
       // Late by a small part of the wait, and hardly a burden to whoever computes meanwhile.
       std::this_thread::sleep_for(std::chrono::duration<double>(std::clamp(0.03 * waited, kShortest, kLongest)));
     }
-    const Clock::time_point now = Clock::now();
-    waited += std::min(std::chrono::duration<double>(now - last).count(), kSlice);
-    last = now;
+    waited = time.seconds();
     watch.look(what, waited, awaited());
   }
 }
