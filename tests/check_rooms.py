@@ -14,6 +14,7 @@ MAY = {
     "machine": {"door", "base", "kernels"},
     "layer": {"door", "base", "kernels", "weights"},
     "mpi": {"door"},
+    "capi": {"door"},
     "cli": {"door"},
     "door": {"door"},
 }

@@ -14,7 +14,7 @@
 
 #include "swiglu/swiglu.hpp"
 
-namespace swiglu {
+namespace [[gnu::visibility("default")]] swiglu {
 
 /// An array in C order and native byte order. bf16 values are held as their 16-bit patterns.
 struct Array {

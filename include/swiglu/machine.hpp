@@ -9,7 +9,7 @@
 
 #include "swiglu/swiglu.hpp"
 
-namespace swiglu {
+namespace [[gnu::visibility("default")]] swiglu {
 
 struct Machine {
   std::string cpu;  ///< the processor's own name

@@ -24,7 +24,8 @@
 
 #include "swiglu/swiglu.hpp"
 
-namespace swiglu::mpi {
+namespace swiglu {
+namespace [[gnu::visibility("default")]] mpi {
 
 /// What partial sums travel as. f32: the bits of one process. bf16: half the bytes; every sum is rounded to bf16
 /// before it is sent or meets one that was, so results differ from one process, and with the number of ranks, though
@@ -123,4 +124,5 @@ class Session {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace swiglu::mpi
+}  // namespace mpi
+}  // namespace swiglu

@@ -11,7 +11,7 @@
 
 #include "swiglu/swiglu.hpp"
 
-namespace swiglu {
+namespace [[gnu::visibility("default")]] swiglu {
 
 /// One layer that was packed before, as a packed file holds it: bytes whose layout only the library's packing
 /// knows. They are checked when a FeedForward is made from them. FeedForward::packed() makes such a source.

@@ -22,7 +22,7 @@
 
 #include "swiglu/tensors.hpp"
 
-namespace swiglu {
+namespace [[gnu::visibility("default")]] swiglu {
 
 // ---------------------------------------------------------------------------------------------
 // The sublayer's shape, and the width recipe

@@ -8,8 +8,9 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
-namespace swiglu {
+namespace [[gnu::visibility("default")]] swiglu {
 
 // ---------------------------------------------------------------------------------------------
 // Errors
@@ -107,5 +108,8 @@ class TensorSource {
 
 /// A source that reads the caller's memory, which must outlive it.
 [[nodiscard]] std::shared_ptr<const TensorSource> view_source(std::string name, const TensorView& view);
+
+/// All elements as floats, row-major: exact, but for f64, which is rounded to nearest. For a norm's weights, say.
+[[nodiscard]] std::vector<float> read_floats(const TensorSource& source);
 
 }  // namespace swiglu

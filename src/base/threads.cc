@@ -140,7 +140,7 @@ class Crew {
 
 }  // namespace
 
-struct ThreadPool::Impl {
+struct [[gnu::visibility("hidden")]] ThreadPool::Impl {
   int threads = 1;
   pid_t owner = 0;
   std::unique_ptr<Crew> crew;

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "base/cpu.h"
+#include "base/dtype.h"
 #include "base/text.h"
 #include "swiglu/swiglu.hpp"
 
@@ -30,12 +32,26 @@ class ViewSource final : public TensorSource {
 }  // namespace
 
 std::shared_ptr<const TensorSource> view_source(std::string name, const TensorView& view) {
+  constexpr std::int64_t kMostElements = INT64_MAX / 16;  // their bytes are a number, too
   if (view.rows < 0 || view.cols < 0 || view.stride < view.cols ||
-      (view.data == nullptr && view.rows != 0 && view.cols != 0)) {
+      (view.data == nullptr && view.rows != 0 && view.cols != 0) ||
+      (view.rows > 0 && view.stride > kMostElements / view.rows)) {
     throw Error(ErrorCode::usage, fmt::format("{}: not a matrix: {} x {}, stride {}, data {}", escaped(name), view.rows,
                                               view.cols, view.stride, view.data == nullptr ? "null" : "given"));
   }
   return std::make_shared<ViewSource>(std::move(name), view);
+}
+
+std::vector<float> read_floats(const TensorSource& source) {
+  const std::int64_t n = source.rows() * source.cols();
+  std::vector<std::byte> stored(static_cast<std::size_t>(n * size_of(source.dtype())));
+  source.read(0, source.rows(), 0, source.cols(), stored.data());
+  std::vector<float> floats(static_cast<std::size_t>(n));
+  const FloatMode exact(FloatMode::kExact);
+  for (std::int64_t i = 0; i < n; ++i) {
+    store_double(floats.data(), DType::f32, i, load_double(stored.data(), source.dtype(), i));
+  }
+  return floats;
 }
 
 const char* version() noexcept { return SWIGLU_VERSION; }

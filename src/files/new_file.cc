@@ -3,7 +3,7 @@
 
 namespace swiglu {
 
-struct NewFile::Impl {
+struct [[gnu::visibility("hidden")]] NewFile::Impl {
   files::OutputFile file;
 };
 

@@ -22,7 +22,9 @@ void check_view(const char* call, const char* what, const TensorView& view, std:
   if (view.cols != dim) {
     throw Error(ErrorCode::shape, fmt::format("{}: {} has {} columns, expected dim {}", call, what, view.cols, dim));
   }
-  if (view.rows < 0 || view.stride < view.cols || (view.rows > 0 && view.data == nullptr)) {
+  constexpr std::int64_t kMostElements = INT64_MAX / 16;  // their bytes are a number, too
+  if (view.rows < 0 || view.stride < view.cols || (view.rows > 0 && view.data == nullptr) ||
+      (view.rows > 0 && view.stride > kMostElements / view.rows)) {
     throw Error(ErrorCode::usage, fmt::format("{}: {} is no matrix: {} rows, stride {}, data {}", call, what, view.rows,
                                               view.stride, view.data == nullptr ? "null" : "given"));
   }

@@ -33,7 +33,7 @@ struct Shares {
 
 }  // namespace layer
 
-struct FeedForward::Impl {
+struct [[gnu::visibility("hidden")]] FeedForward::Impl {
   FeedForwardInfo info{};
   const kernels::Table* table = nullptr;
   Runner runner{};
