@@ -30,3 +30,9 @@ if(TARGET swiglu_mpi)
   configure_file(cmake/swiglu_mpi.pc.in ${CMAKE_BINARY_DIR}/swiglu_mpi.pc @ONLY)
   install(FILES ${CMAKE_BINARY_DIR}/swiglu_mpi.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endif()
+
+# Inside the Python package, whose build (pyproject.toml) installs this component and nothing else. A wheel holds no links.
+if(SKBUILD)
+  install(FILES $<TARGET_FILE:swiglu> DESTINATION swiglu/lib RENAME libswiglu.so.0 COMPONENT python)
+  install(TARGETS swiglu-cli RUNTIME DESTINATION swiglu/bin COMPONENT python)
+endif()

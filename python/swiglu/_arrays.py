@@ -183,6 +183,8 @@ def overlap(a: Array, b: Array) -> bool:
 
 def repeats(array: Array) -> bool:
     """Whether elements may lie in one another's place."""
+    if 0 in array.shape:
+        return False
     reach = 0
     for stride, n in sorted((abs(s), n) for s, n in zip(array.strides, array.shape) if n > 1):
         if stride <= reach:

@@ -207,6 +207,8 @@ def _is_plain(kind: type) -> bool:
         tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(kind.forward))))
     except (OSError, TypeError, SyntaxError):
         return False
+    if not isinstance(tree.body[0], ast.FunctionDef):
+        return False
     body = [s for s in tree.body[0].body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
     for call in ast.walk(tree):  # position_ids=position_ids, **kwargs: what is handed on does not matter
         if isinstance(call, ast.Call) and ast.unparse(call.func) == "self.self_attn":
