@@ -41,12 +41,12 @@ rank_top, rank_flags = commands_of(ranks) if ranks else ("", {})
 if not {"demo", "run", "verify"} <= commands:
     faults.append(f"swiglu --help: expected the commands, found {sorted(commands)}")
 dev_help = said(str(root / "dev"))
-examples = {p.name: p.read_text() for p in sorted((root / "examples").glob("*.cpp"))}
+examples = {p.name: p.read_text() for p in sorted((root / "examples").glob("*.c*"))}
 readme = (root / "README.md").read_text()
 if f"```cpp\n{examples['block.cpp']}```" not in readme:
     faults.append("README.md: the C++ example differs from examples/block.cpp")
 for path in documents:
-    for quoted in re.findall(r"^```cpp\n(.*?)^```$", path.read_text(), re.M | re.S):
+    for quoted in re.findall(r"^```c(?:pp)?\n(.*?)^```$", path.read_text(), re.M | re.S):
         if not any(quoted in text for text in examples.values()):
             faults.append(f"{path.name}: no example holds these lines: {quoted.splitlines()[0]} …")
 
@@ -59,7 +59,7 @@ for path in documents:
             faults.append(f"{name}: link to {target}, which does not exist")
     # Code spans and the lines of code blocks; a backslash at the end of a line continues it.
     blocks = re.findall(r"^(```+)(\w*)\n(.*?)^\1$", text, re.M | re.S)
-    pieces = [line for _, language, body in blocks if language not in ("cpp", "cmake", "python")
+    pieces = [line for _, language, body in blocks if language not in ("c", "cpp", "cmake", "python")
               for line in body.replace("\\\n", " ").splitlines()]
     prose = re.sub(r"^(```+).*?^\1$", "", text, flags=re.M | re.S)
     spans = re.findall(r"`([^`]+)`", prose)

@@ -338,7 +338,21 @@ class Checkpoints(Test):
         self.assertRaises(TypeError, swiglu.FeedForward, STORIES / "hf_f32", 0.5)
 
 
+def readme(which):
+    """The n-th block of Python in README's section on it."""
+    section = (ROOT / "README.md").read_text().split("\n## From Python\n")[1].split("\n## ")[0]
+    return re.findall(r"^```python\n(.*?)^```$", section, re.M | re.S)[which]
+
+
 class Rest(Test):
+    @needs_data
+    def test_the_readme(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "model").symlink_to((STORIES / "hf_f32").resolve())
+            program = readme(0) + "assert out.shape == (2, 7, 64) and np.array_equal(out, h) and not np.array_equal(y, h)\n"
+            done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_width(self):
         self.assertEqual(swiglu.ffn_width(4096, 1024, 1.3), 14336)
         self.refuses("usage", "dim", swiglu.ffn_width, 0)

@@ -7,6 +7,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 try:
@@ -280,6 +281,14 @@ class Example(Test):
         self.assertIn("the same: 151 tokens", done.stderr)
         self.assertLess(float(re.search(r"logits +(\S+) apart", done.stderr)[1]), 1e-5)
         self.assertRegex(done.stderr, r"speed .* tokens/s with torch's MLP, .* with swiglu's")
+
+    def test_the_readme(self):
+        from test_swiglu import readme
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "Llama-3.2-1B").symlink_to(MODEL.resolve())
+            done = subprocess.run([sys.executable, "-c", readme(1)], cwd=folder, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("tensor([[  1, 403, 407,", done.stdout)
 
     def test_fused_and_as_ids(self):
         fused = self.run_it("--tokens", "60", "--fuse")
