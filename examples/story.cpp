@@ -2,10 +2,9 @@
 //
 //     story MODEL_FOLDER [TOKENIZER]
 //
-// MODEL_FOLDER is a Hugging Face folder with config.json and one model.safetensors (F32 or BF16). TOKENIZER is a
-// file in llama2.c's format; without it tok512.bin or tokenizer.bin beside the model, and without those the story
-// is told in token ids. swiglu computes the feed-forward sublayers, in which most of a Llama's weights are. The rest
-// is the plain loops of part 1; part 2 reads the files, of which every byte may be wrong; part 3 tells the story.
+// The folder is Hugging Face's, with config.json and one model.safetensors (F32 or BF16); the tokenizer llama2.c's, by
+// default tok512.bin or tokenizer.bin beside the model, or else the story is told in token ids. swiglu computes the
+// feed-forward sublayers; part 1 has plain loops for the rest, part 2 reads files of which every byte may be wrong.
 #include <swiglu/swiglu.hpp>
 
 #include <algorithm>
@@ -144,8 +143,7 @@ std::size_t next_token(Model& model, std::size_t token, std::size_t position, st
   throw std::runtime_error(path + ": " + why);
 }
 
-constexpr std::size_t kMost = std::size_t{1} << 24;  // of anything counted: products of two fit into 64 bits
-constexpr std::size_t kMostJson = std::size_t{1} << 20;
+constexpr std::size_t kMostJson = 1U << 20, kMost = 1U << 24;  // bytes; anything counted: 64 bits hold a product of two
 
 /// At most n bytes of a file, from `begin` on.
 std::string read_bytes(const fs::path& path, std::size_t begin = 0, std::size_t n = SIZE_MAX) {
@@ -215,16 +213,18 @@ struct Json {
     if (first.front() == '"' || word || first.find_first_not_of("+-.0123456789eE") == first.npos) return;
     if (first != "{" && first != "[") wrong();
     const std::string_view end = first == "{" ? "}" : "]";
+    const std::string prefix = name.empty() ? "" : name + "/";
     std::string_view next = token();
     for (std::size_t i = 0; next != end; ++i, next = token()) {
-      if (i != 0 && (next != "," || (next = token()) == end)) wrong();
+      if (i != 0 && next != ",") wrong();
+      if (i != 0) next = token();
       std::string key = std::to_string(i);
       if (first == "{") {
         key = next.substr(1, next.size() - 2);
         if (next.front() != '"' || key.size() > 128 || key.find_first_of("/\\") != key.npos || token() != ":") wrong();
         next = token();
       }
-      add(name.empty() ? key : name + "/" + key, next, depth + 1);
+      add(prefix + key, next, depth + 1);
     }
   }
 };
@@ -306,7 +306,6 @@ struct Weights {
 
 Model read_model(const fs::path& folder, const Config& c, swiglu::ThreadPool& pool) {
   Weights weights(folder / "model.safetensors");
-  const auto checkpoint = swiglu::Checkpoint::open(folder);  // checks and reads its part of the file by itself
   const std::size_t keys = c.kv_heads * c.head_dim;
   Model model{c, {}, {}, {}, {}, {}};
   for (const bool reading : {false, true}) {  // nothing large is read before everything was found to be right
@@ -326,9 +325,11 @@ Model read_model(const fs::path& folder, const Config& c, swiglu::ThreadPool& po
       weights.get(layer + ".mlp.gate_proj", c.hidden, c.dim, false);
       weights.get(layer + ".mlp.up_proj", c.hidden, c.dim, false);
       weights.get(layer + ".mlp.down_proj", c.dim, c.hidden, false);
-      if (reading) model.feed_forwards.emplace_back(checkpoint.layer(static_cast<std::int64_t>(i)), pool);
     }
   }
+  const auto checkpoint = swiglu::Checkpoint::open(folder);  // swiglu checks and reads its part by itself
+  for (std::size_t i = 0; i < c.layers; ++i)
+    model.feed_forwards.emplace_back(checkpoint.layer(static_cast<std::int64_t>(i)), pool);
   return model;
 }
 
@@ -373,14 +374,13 @@ void tell(const fs::path& folder, fs::path tokenizer) {
   const auto begin = Clock::now();
   std::size_t told = 0;
   for (std::size_t token = c.bos; told < std::min<std::size_t>(c.positions, 256); ++told) {
-    const bool first = token == c.bos;
     token = next_token(model, token, told, std::as_writable_bytes(std::span(workspace)));
     if (token == c.bos || std::find(c.eos.begin(), c.eos.end(), token) != c.eos.end()) break;
     std::string text = texts.empty() ? std::to_string(token) + " " : texts[token];
-    if (first && text.starts_with(' ')) text.erase(0, 1);
+    if (told == 0 && text.starts_with(' ')) text.erase(0, 1);
     std::cout << text << std::flush;
   }
-  if (!(std::cout << std::endl)) refuse("stdout", "cannot be written");
+  if (!(std::cout << "\n" << std::flush)) refuse("stdout", "cannot be written");
   const std::chrono::duration<double> all = Clock::now() - begin;
   std::cerr << told << " tokens, " << std::lround(static_cast<double>(told) / all.count()) << " tokens/s, "
             << std::lround(100 * (model.feed_forward_time / all)) << " % of the time in the feed-forward\n";

@@ -173,6 +173,7 @@ def check_made_models(folder):
         place.unlink()
     for changes, answer in (({"max_position_embeddings": 3}, [2, 3, 4]), ({"eos_token_id": [6, 4]}, [2, 3]),
                             ({"eos_token_id": 0}, [2, 3, 4, 5, 6, 7]), ({"tie_word_embeddings": True}, []),
+                            ({"_name_or_path": 'a "b\\', "other": [{"e": [1, "]"]}, -1.5e-3, True, None]}, [2, 3, 4, 5, 6]),
                             ({"rope_theta": None, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}},
                              [2, 3, 4, 5, 6])):
         c = configuration(**changes)
@@ -245,7 +246,7 @@ def check_damage(folder):
 
     query, embedding = "model.layers.0.self_attn.q_proj.weight", "model.embed_tokens.weight"
     header("of nothing", lambda h: h.clear())
-    header("without a tensor", lambda h: h.pop(query))
+    header("without a tensor", lambda h: h.pop(query), [query])
     header("with an unknown tensor", lambda h: h.update({"model.layers.0.self_attn.q_proj.bias": {
         "dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}), ["self_attn.q_proj.bias"])
     for key, value in (("dtype", "F16"), ("dtype", "BF16"), ("dtype", 1), ("shape", [64]), ("shape", [8, 8, 1]),
