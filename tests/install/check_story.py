@@ -275,6 +275,17 @@ def check_damage(folder):
     for arguments in ((), (model, words, words), (folder / "nothing",), (words,), (model, folder), (model, "/dev/null")):
         refused(f"the arguments {arguments}", *arguments)
 
+    # What only the telling shows: the tokenizer was named already.
+    save(model, c, {**tensors, "model.norm.weight": np.full(8, np.nan, np.float32)})
+    done = tell(model, words)
+    expect(done.returncode == 1 and done.stderr.splitlines()[-1].startswith(b"story: the model gives"),
+           f"NaN to be named, found {done}")
+    save(model, c, tensors)
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([story, model, words], stdout=full, stderr=subprocess.PIPE, env=clean)
+    expect(done.returncode == 1 and done.stderr.splitlines()[-1].startswith(b"story: stdout"),
+           f"a full disk to be named, found {done}")
+
     # Any byte of what describes the rest: a story or a refusal, never a crash.
     chosen = random.Random(1)
     outcomes = {0: 0, 1: 0}
