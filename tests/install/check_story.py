@@ -211,7 +211,8 @@ def check_damage(folder):
             lengths = {*range(0, header_end, 17 * every), *range(0, 12, every), header_end, *range(header_end, len(whole), 211), len(whole) - 1}
         for length in sorted(lengths):
             path.write_bytes(whole[:length])
-            refused(f"{path.name} cut to {length} bytes", model, words)
+            refused(f"{path.name} cut to {length} bytes", model, words,
+                    words=["cut short"] if path.suffix != ".json" and length < (4 if path == words else 8) else [])
         path.unlink()
         refused(f"no {path.name}", model, words)
         path.write_bytes(whole)
@@ -259,7 +260,7 @@ def check_damage(folder):
         (model / "model.safetensors").write_bytes(struct.pack("<Q", length) + files[model / "model.safetensors"][8:])
         refused(f"a header of {length} bytes", model)
     (model / "model.safetensors").write_bytes(files[model / "model.safetensors"] + b"\0\0\0\0")
-    refused("bytes behind the tensors", model)
+    refused("bytes behind the tensors", model, words=["do not fill"])
     (model / "model.safetensors").write_bytes(files[model / "model.safetensors"])
 
     first = 4 + 4  # of the first token's length
