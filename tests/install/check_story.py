@@ -227,7 +227,7 @@ def check_damage(folder):
         for value in (0, -1, 2**60, 2**64, 1.5, "8", [], {}, True):
             config([name], **{name: value})
         if name != "max_position_embeddings":
-            config([], **{name: 3})
+            config(["model.safetensors" if name in ("intermediate_size", "num_hidden_layers") else "config.json"], **{name: 3})
     for name in ("model_type", "hidden_size", "vocab_size", "num_attention_heads", "rms_norm_eps", "bos_token_id", "eos_token_id"):
         config([name, "missing"], **{name: None})
     for name, value in (("rope_scaling", {"rope_type": "llama3", "factor": 8.0}), ("attention_bias", True), ("mlp_bias", True),
@@ -238,7 +238,9 @@ def check_damage(folder):
     for text in ("", "{", "[]", "8", '{"model_type": "llama"} x', '{"a": 1, "a": 1}', "[" * 100000, '{"a":' * 100000,
                  files[model / "config.json"].decode().replace("{", '{"hidden_size": 8, ', 1)):
         (model / "config.json").write_text(text)
-        refused(f"config.json being {text[:40]!r}", model)
+        refused(f"config.json being {text[:40]!r}", model, words=["config.json"])
+    (model / "config.json").write_bytes(files[model / "config.json"] + b" x")
+    refused("a word behind config.json", model, words=["not the JSON"])
     (model / "config.json").write_bytes(files[model / "config.json"])
 
     def header(what, change, words_there=()):
@@ -255,10 +257,14 @@ def check_damage(folder):
                        ("data_offsets", [0, 2**63]), ("data_offsets", [2**64, 2**64 + 256]), ("data_offsets", [256, 0]),
                        ("data_offsets", [0]), ("data_offsets", [-256, 0]), ("data_offsets", [4, 260]), ("data_offsets", "x")):
         header(f"in which {key} of the queries is {value}", lambda h: h[query].update({key: value}))
+    payload = len(files[model / "model.safetensors"]) - header_end
+    header("with a tensor beyond the end", lambda h: h[query].update(data_offsets=[payload - 4, payload + 252]), [query, "data_offsets/0"])
     header("with a tensor in another's place", lambda h: h[query].update(data_offsets=h[embedding]["data_offsets"]))
     for length in (0, 1, header_end - 9, header_end - 7, 2**31, 2**62, 2**63, 2**64 - 8, 2**64 - 1):
         (model / "model.safetensors").write_bytes(struct.pack("<Q", length) + files[model / "model.safetensors"][8:])
         refused(f"a header of {length} bytes", model)
+    (model / "model.safetensors").write_bytes(struct.pack("<Q", header_end) + files[model / "model.safetensors"][8:header_end])
+    refused("a header longer than the file", model, words=["impossible length"])
     (model / "model.safetensors").write_bytes(files[model / "model.safetensors"] + b"\0\0\0\0")
     refused("bytes behind the tensors", model, words=["do not fill"])
     (model / "model.safetensors").write_bytes(files[model / "model.safetensors"])
