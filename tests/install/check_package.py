@@ -1,5 +1,5 @@
-"""The installed package is usable: `cmake --install` to a temporary prefix, then the example is built
-twice against it, with find_package(swiglu) and with pkg-config, and run from there; the installed
+"""The installed package is usable: `cmake --install` to a temporary prefix, then the examples are
+built against it with find_package(swiglu), one also with pkg-config, and run from there; the installed
 command runs too, the headers stand alone, and nothing of the build tree is needed.
 
 usage: check_package.py BUILD_FOLDER EXAMPLES_FOLDER CMAKE COMPILER
@@ -40,6 +40,13 @@ with tempfile.TemporaryDirectory(prefix="swiglu-install-") as folder:
     run(cmake, "--build", folder / "found")
     first = run(folder / "found" / "block")
     expect(re.search(r"^token 3: \S+", first, re.M), f"four tokens from the example, found {first!r}")
+
+    # A whole model, where there is one.
+    data = pathlib.Path(os.environ.get("SWIGLU_TEST_DATA", "/nonexistent"))
+    model = data / "derived" / "stories260K" / "full_hf_f32"
+    if model.is_dir():
+        text = run(folder / "found" / "story", model, data / "llama2c" / "tok512.bin")
+        expect(text.startswith("Once upon a time, there was a little girl named Lily."), f"a story, found {text!r}")
 
     # pkg-config
     packages = list(prefix.rglob("swiglu.pc"))
