@@ -61,6 +61,16 @@ with tempfile.TemporaryDirectory(prefix="swiglu-install-") as folder:
         f"-Wl,-rpath,{library_folder}")
     expect(run(program) == first, "the same bits from both ways of building")
 
+    # The same from C.
+    from_c = run(folder / "found" / "block_c")
+    expect(re.search(r"^token 3: \S+", from_c, re.M), f"four tokens from C, found {from_c!r}")
+    run("cc", "-std=c11", "-O1", pathlib.Path(examples) / "block.c", "-o", folder / "block_c", *flags,
+        *([] if shared else ["-lstdc++"]), f"-Wl,-rpath,{library_folder}")
+    expect(run(folder / "block_c") == from_c, "the same bits from both ways of building it")
+    for language, standard in (("c", "c11"), ("c++", "c++11")):
+        run("cc", f"-std={standard}", "-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-x", language, "-I",
+            prefix / "include", "-", input="#include <swiglu/swiglu.h>\n")
+
     # On ranks, where the package has them: the same token from all, and from one process.
     if (folder / "found" / "ranks").exists():
         allowed = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
