@@ -110,13 +110,16 @@ class Bench(CommandTest):
 
     def test_neighbours(self):
         arguments = ("bench", *SMALL, "--storage", "plain", "--tokens", 1, "--threads", 1, "--neighbours", 2)
-        report = self.done(*arguments, "--json").json
+        document = self.folder / "n.json"
+        shown = self.done(*arguments, "--json", document).out
+        report = json.loads(document.read_text())
+        document.unlink()
         self.assertEqual(report["neighbours"], 2)
         self.assertGreater(report["neighbours_gb_per_s"], 0)
         for load in report["load"]:
             if not os.environ.get("SWIGLU_SANITIZE"):  # which shadows all memory
                 self.assertLess(load["peak_memory_bytes"], 64 << 20)  # theirs is no part of it
-        self.assertIn("beside 2 neighbours", self.done(*arguments).out.splitlines()[0])
+        self.assertIn("beside 2 neighbours", shown.splitlines()[0])
         # They stop when something fails, too.
         self.refused(4, ["b.json"], *arguments, "--json", self.folder / "b.json", file_size_limit=100)
 
@@ -143,7 +146,8 @@ class Bench(CommandTest):
                          [(1, "bf16", "plain bf16", isa) for isa in chosen])  # automatic was f32: not twice
 
     def test_the_environment_chooses(self):
-        for isa in isas():
+        # Two that are quickly measured; the rows above have the slow one.
+        for isa in [isa for isa in isas() if isa != "scalar"][:2] or isas():
             report = self.done("bench", *SMALL, "--storage", "plain", "--tokens", 1, "--json",
                                env={"SWIGLU_ISA": isa, "SWIGLU_THREADS": "1"}).json
             self.assertEqual([(row["threads"], row["isa"]) for row in report["rows"]], [(1, isa)])

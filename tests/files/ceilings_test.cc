@@ -11,15 +11,8 @@
 
 #include "files/torch_file.h"
 #include "support/huggingface.h"
+#include "support/sanitized.h"
 #include "swiglu/files.hpp"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SWIGLU_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SWIGLU_SANITIZED 1
-#endif
-#endif
 
 namespace swiglu::testing {
 namespace {
@@ -88,9 +81,7 @@ int outcome_within(std::uint64_t bytes, const std::filesystem::path& path) {
 class Ceilings : public ::testing::Test {
  protected:
   void SetUp() override {
-#ifdef SWIGLU_SANITIZED
-    GTEST_SKIP() << "sanitizers need address space of their own";
-#endif
+    if (kSanitized) GTEST_SKIP() << "sanitizers need address space of their own";
   }
   static constexpr std::uint64_t kLimit = std::uint64_t{256} << 20;  // X6
   static void expect_outcome(const std::filesystem::path& path, int expected, std::uint64_t bytes = kLimit) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "files/packed_file.h"
+#include "support/sanitized.h"
 
 namespace swiglu {
 namespace {
@@ -105,6 +106,7 @@ TEST_F(PackedRefusals, every_changed_byte_is_found) {
            (at >= 12420 && at < 16384);
   };
   for (std::size_t at = 8; at < bytes_.size(); ++at) {  // without the magic it is another format's file
+    if (testing::kSanitized && gap(at) && at % 5 != 0) continue;        // thousands of the same zeros
     change_byte(path_, at, static_cast<char>(bytes_[at] ^ (1 << (at % 8))));
     const Reached reached = try_all(path_);
     if (at < 64 || at >= header_at_) {

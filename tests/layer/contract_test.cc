@@ -16,6 +16,7 @@
 #include "layer/contract.h"
 #include "layer/contract_data.h"
 #include "layer/contract_trial.h"
+#include "support/sanitized.h"
 #include "swiglu/swiglu.hpp"
 
 namespace swiglu {
@@ -56,6 +57,7 @@ TEST(Contract, shapes_cross_every_chunk_and_group_border) {
         Case c{.dim = dim, .hidden = hidden, .tokens = dim * hidden > 100000 ? 1 : 2, .compute = compute};
         c.weights(compute == Compute::bf16 ? DType::bf16 : kTypes[turn / 2 % 4]);
         c.x = ++turn % 3 == 0 ? Kind::heavy : Kind::normal;
+        if (testing::kSanitized && turn / 2 % 3 != 0) continue;  // every width still meets both arithmetics
         if (!holds(c)) return;
       }
     }
@@ -128,6 +130,7 @@ TEST(Contract, extreme_values_in_each_place) {
             c.weights(weights);
             c.in = kTypes[turn % 4];
             c.out = kTypes[turn++ / 4 % 4];
+            if (testing::kSanitized && turn % 3 != 0) continue;  // every kind still comes in every place
             c.*place = kind;
             if (!holds(c)) return;
           }

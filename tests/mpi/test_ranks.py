@@ -52,7 +52,7 @@ class RanksTest(CommandTest):
         return path
 
     def same(self, model, x, counts, *arguments):
-        """The output's bytes on so many ranks are those of one process."""
+        """The output's bytes on so many ranks are those of one process. Returns the last of those runs."""
         one, many = self.folder / "one.npy", self.folder / "many.npy"
         self.done("run", model, "--input", x, "-o", one, *arguments)
         expected = one.read_bytes()
@@ -62,12 +62,13 @@ class RanksTest(CommandTest):
             self.assertEqual(outcome.code, 0, outcome.err)
             self.assertEqual(many.read_bytes(), expected, f"{count} ranks, {model}, {arguments}")
             self.assertEqual(len(table(outcome)), count)
+        return outcome
 
 
 class Bits(RanksTest):
     @needs_data
     def test_a_trained_model(self):
-        for i, form in enumerate(FORMS):
+        for i, form in enumerate(FORMS[::3] if SANITIZED else FORMS):  # Library opens all of them on every rank
             self.same(form, self.rows(5, DIM), (2 + i % 6,), "--layer", i % LAYERS)
 
     @needs_data
@@ -134,14 +135,15 @@ class Share(RanksTest):
 
     def test_every_checkpoint_feeds_any_number_of_ranks_with_their_bytes_only(self):
         for format, shards, count in (("hf", 1, 16), ("hf", 3, 2), ("meta", 8, 3), ("meta", 1, 16), ("gguf", 1, 3)):
+            if SANITIZED and count == 16:
+                continue
             model = self.folder / f"{format}{shards}{count}"
             self.done("synth", "--dim", 1024, "--hidden", 8192, "--layers", 2, "--format", format, "--shards", shards,
                       "-o", model)
             if format == "gguf":
                 model = next(model.glob("*.gguf"))
             x = self.rows(2, 1024)
-            self.same(model, x, (count,), "--layer", 1)
-            outcome = ranks(count, "run", model, "--layer", 1, "--input", x, "-o", self.folder / "o.npy")
+            outcome = self.same(model, x, (count,), "--layer", 1)
             read = [size(row["read"]) for row in table(outcome)]
             layer = 3 * 1024 * 8192 * 2
             # Headers aside (read in pieces of up to 256 KiB a file), and within what three digits show.
@@ -173,7 +175,7 @@ class Library(unittest.TestCase):
         self.assertGreaterEqual(len(FORMS), 9)
         layers = sum(swiglu("inspect", form, "--json").json["layers"] for form in FORMS)
         self.assertGreaterEqual(layers, 9 * LAYERS)
-        for count in COUNTS:
+        for count in COUNTS[1:2] if SANITIZED else COUNTS:
             self.same_bits(count, layers * 4 * 2, "models", *FORMS)
 
     def test_calls_that_differ_are_an_error(self):

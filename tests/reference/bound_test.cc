@@ -11,6 +11,7 @@
 
 #include "reference/emulation.h"
 #include "reference/memory_source.h"
+#include "support/sanitized.h"
 #include "swiglu/reference.hpp"
 
 namespace swiglu {
@@ -153,6 +154,7 @@ TEST(Bound, holds_for_every_shape_and_weight_type) {
   for (const auto& shape : kShapes) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
       for (const Data data : {Data::normal, Data::heavy, Data::positive, Data::ties}) {
+        if (testing::kSanitized && data != Data::heavy) continue;  // the same loads and stores
         expect_holds({shape[0], shape[1], dtype, data, 1.0, 1.0});
       }
     }

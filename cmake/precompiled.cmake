@@ -1,0 +1,20 @@
+# SWIGLU_PRECOMPILED: the headers that nearly every file reads, read once. For the sanitizers' builds, which find
+# other things than a missing #include; never for the kernels, whose units are sealed, and not with ccache, which
+# would remember nothing. One set for position-independent code, one with GoogleTest for programs.
+if(CMAKE_CXX_COMPILER_LAUNCHER OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  return()
+endif()
+set(headers <algorithm> <filesystem> <functional> <map> <memory> <optional> <span> <string> <vector> <fmt/format.h>)
+set(first swiglu_reference)
+target_precompile_headers(${first} PRIVATE ${headers})
+foreach(target swiglu_base swiglu_files swiglu_weights swiglu_layer swiglu_machine swiglu_commands)
+  if(TARGET ${target})
+    target_precompile_headers(${target} REUSE_FROM ${first})
+  endif()
+endforeach()
+if(TARGET test_base)
+  target_precompile_headers(test_base PRIVATE ${headers} <gtest/gtest.h>)
+  foreach(room files reference kernels machine layer)
+    target_precompile_headers(test_${room} REUSE_FROM test_base)
+  endforeach()
+endif()
