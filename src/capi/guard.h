@@ -36,7 +36,11 @@ swiglu_status guarded(const Work& work) noexcept {
 }
 
 /// Throws usage naming `what` if `pointer` is null.
-void require(const void* pointer, const char* what);
+[[noreturn]] void missing(const char* what);
+template <class Pointee>
+void require(Pointee* pointer, const char* what) {
+  if (pointer == nullptr) missing(what);
+}
 
 /// Throws usage unless `bytes` is a size that a struct with `first` bytes in its first version and `now` in this one
 /// may have; `unread`: what lies in the caller's struct beyond ours, which must be zero.

@@ -47,7 +47,7 @@ swiglu_status make(const swiglu_layer_options* options, swiglu_layer** out, cons
     auto made = std::make_unique<swiglu_layer>();
     made->has_norm = !layer.norm.empty();
     if (given.runner != nullptr) {
-      require(reinterpret_cast<const void*>(given.runner->run), "runner: run");
+      require(given.runner->run, "runner: run");
       made->layer.emplace(layer, Runner{given.runner->run, given.runner->ctx}, how);
     } else {
       made->pool = given.pool != nullptr ? given.pool->pool : std::make_shared<ThreadPool>(1);

@@ -33,8 +33,8 @@ swiglu_status fail(swiglu_status status, std::string_view text) noexcept {
   return status;
 }
 
-void require(const void* pointer, const char* what) {
-  if (pointer == nullptr) throw Error(ErrorCode::usage, std::string(what) + ": expected a pointer, found NULL");
+void missing(const char* what) {
+  throw Error(ErrorCode::usage, std::string(what) + ": expected a pointer, found NULL");
 }
 
 void check_struct(const char* what, std::int64_t bytes, std::size_t first, std::size_t now, const void* caller) {
