@@ -4,7 +4,6 @@ from __future__ import annotations
 import ctypes
 import os
 import typing
-import weakref
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from .checkpoint import Checkpoint
 from .pool import ThreadPool, default_pool
 
 
-class FeedForward:
+class FeedForward(c.Owned):
     """One layer's feed-forward, packed: immutable, to be called from any number of threads at once.
 
     FeedForward(model, 0)                       layer 0 of a Checkpoint, or of a path to one
@@ -69,8 +68,7 @@ class FeedForward:
                           pool=(pool or default_pool())._handle, progress=told)
         handle = ctypes.c_void_p()
         check(make(ctypes.byref(options), ctypes.byref(handle)))
-        self._handle = handle
-        weakref.finalize(self, lib.swiglu_layer_free, handle)
+        self._own(handle, lib.swiglu_layer_free)
         self._info = c.sized(c.LayerInfo)
         check(lib.swiglu_layer_get_info(handle, ctypes.byref(self._info)))
 
@@ -145,12 +143,6 @@ class FeedForward:
         for rows_in, rows_out in arrays.matrices(source, target):
             check(function(self._handle, ctypes.byref(rows_in), ctypes.byref(rows_out), None, 0))
         return out
-
-    def __deepcopy__(self, memo: dict[int, typing.Any]) -> FeedForward:
-        return self  # immutable
-
-    def __reduce__(self) -> typing.NoReturn:
-        raise TypeError("a packed layer cannot be pickled: make it anew from its checkpoint (or its packed file)")
 
     def __repr__(self) -> str:
         return (f"<swiglu.FeedForward dim {self.dim}, hidden {self.hidden}, {self.compute} compute, "

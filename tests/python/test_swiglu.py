@@ -87,6 +87,22 @@ class Layer(Test):
         for thing in (self.layer, swiglu.ThreadPool(1)):
             self.assertRaises((TypeError, ValueError), pickle.dumps, thing)
 
+    def test_a_copy_is_the_thing_itself(self):
+        for thing in (self.layer, swiglu.ThreadPool(2)):
+            self.assertIs(copy.copy(thing), thing)
+            self.assertIs(copy.deepcopy(thing), thing)
+
+    def test_daemon_threads_in_a_call_outlive_the_interpreter(self):
+        program = ("import threading, time, numpy, swiglu\n"
+                   "ones = numpy.ones((1024, 256), numpy.float32)\n"
+                   "layer = swiglu.FeedForward.from_weights(ones, ones, ones.T.copy())\n"
+                   "def work():\n"
+                   "    while True: layer.forward(ones[:256])\n"
+                   "for _ in range(4): threading.Thread(target=work, daemon=True).start()\n"
+                   "time.sleep(0.2)\n")
+        for _ in range(3):
+            self.assertEqual(subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL).returncode, 0)
+
     def test_weights_of_every_type_and_stride(self):
         wide = [np.concatenate([w, np.full_like(w, np.nan)], 1)[:, :w.shape[1]] for w in self.weights]
         x = tokens(3)
