@@ -25,7 +25,8 @@ class FeedForward(c.Owned):
     storage: of bf16 weights in memory: "plain", 16 bits each, or "compact", about 12, without loss; "automatic" takes
         the faster. isa: an instruction set, see available_isas(). Neither changes a bit of a result.
     pool: a ThreadPool; without one all layers share one with a thread for each CPU.
-    progress: called with (bytes packed so far, bytes in all), from packing threads.
+    progress: called with (bytes packed so far, bytes in all), from packing threads. What it raises is raised once
+        packing is done.
     """
 
     def __init__(self, model: Checkpoint | str | os.PathLike[str], layer: int = 0, *, expert: int | None = None,
@@ -47,13 +48,15 @@ class FeedForward(c.Owned):
         NumPy arrays, torch tensors or objects with DLPack, of types float32, bfloat16, float16 or float64, with any
         stride between rows. They are copied while packing and not needed afterwards.
         """
-        weights = c.sized(c.Weights, gate=arrays.matrix("gate", gate), up=arrays.matrix("up", up),
-                          down=arrays.matrix("down", down), eps=eps)
+        held = [arrays.array_of(what, value) for what, value in (("gate", gate), ("up", up), ("down", down))]
+        weights = c.sized(c.Weights, **{array.what: arrays.matrix(array) for array in held}, eps=eps)
         if norm is not None:
             vector = arrays.last_axis(arrays.array_of("norm", norm))
             if len(vector.shape) != 1:
                 raise c.error_of("shape", f"norm: expected a vector, found shape {vector.shape}")
             size = vector.shape[0]
+            if size != weights.gate.cols:
+                raise c.error_of("shape", f"norm: expected {weights.gate.cols} elements, found {size}")
             weights.norm = c.View(vector.pointer, c.DTYPES.index(vector.dtype), 1, size, size)
         self = cls.__new__(cls)
         self._make(lambda options, out: lib.swiglu_layer_create(ctypes.byref(weights), options, out),
@@ -62,13 +65,26 @@ class FeedForward(c.Owned):
 
     def _make(self, make: typing.Callable[..., int], compute: str, storage: str, isa: str, pool: ThreadPool | None,
               progress: typing.Callable[[int, int], object] | None) -> None:
-        told = c.Progress() if progress is None else c.Progress(lambda _, done, total: progress(done, total) and None)
+        if not isinstance(pool, (ThreadPool, type(None))):
+            raise TypeError(f"pool: expected a swiglu.ThreadPool, found {type(pool).__name__}")
+        failed: list[BaseException] = []
+
+        def tell(_: object, done: int, total: int) -> None:
+            try:
+                if not failed:
+                    progress(done, total)
+            except BaseException as error:  # it cannot pass through the library
+                failed.append(error)
+
+        told = c.Progress() if progress is None else c.Progress(tell)
         options = c.sized(c.LayerOptions, compute=c.index_of("compute", compute, c.COMPUTES),
                           storage=c.index_of("storage", storage, c.STORAGES), isa=c.index_of("isa", isa, c.ISAS),
                           pool=(pool or default_pool())._handle, progress=told)
         handle = ctypes.c_void_p()
         check(make(ctypes.byref(options), ctypes.byref(handle)))
         self._own(handle, lib.swiglu_layer_free)
+        if failed:
+            raise failed[0]
         self._info = c.sized(c.LayerInfo)
         check(lib.swiglu_layer_get_info(handle, ctypes.byref(self._info)))
 
@@ -116,7 +132,7 @@ class FeedForward(c.Owned):
 
         h and out are NumPy arrays, torch tensors or objects with DLPack, of any two of the types float32, bfloat16,
         float16 and float64; the elements of the last axis lie side by side, all other strides are free. Returns `out`,
-        which may be h itself but may not overlap it otherwise; without one, a new array of h's kind and type (for
+        which may be h itself but may not lie between h's first and last element otherwise; without one, a new array of h's kind and type (for
         DLPack a NumPy array).
         """
         return self._call(lib.swiglu_layer_block, "h", h, out)
@@ -135,11 +151,12 @@ class FeedForward(c.Owned):
         if target.shape != source.shape:
             raise c.error_of("shape", f"out: expected {what}'s shape {list(source.shape)}, found {list(target.shape)}")
         if not target.writable:
-            raise c.error_of("usage", "out: expected an array that may be written to, found a read-only one")
+            raise c.error_of("usage", "out: expected an array that may be written to, found a read-only one, or a copy")
         if arrays.repeats(target):
             raise c.error_of("usage", f"out: expected a place for each element, found strides {target.strides}")
         if arrays.overlap(source, target):
-            raise c.error_of("usage", f"out: expected {what} itself or other memory, found a part of it")
+            raise c.error_of("usage", f"out: expected {what} itself or other memory, found a part of it, or of what "
+                                      "lies between its rows")
         for rows_in, rows_out in arrays.matrices(source, target):
             check(function(self._handle, ctypes.byref(rows_in), ctypes.byref(rows_out), None, 0))
         return out
