@@ -145,7 +145,8 @@ def _dlpack(what: str, value: typing.Any) -> Array:
         if managed.major != 1:
             _refuse(what, "version 1 of DLPack", f"version {managed.major}")
         tensor, writable = managed.tensor, not managed.flags & 3  # read-only, or a copy that nobody would see written
-    elif _capsule_valid(capsule, b"dltensor"):
+    elif _capsule_valid(capsule, b"dltensor"):  # which cannot say read-only, as JAX's arrays all are
+        writable = not isinstance(value, getattr(sys.modules.get("jax"), "Array", ()))
         tensor = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     else:
         _refuse(what, "a capsule of DLPack", repr(capsule))

@@ -2,6 +2,7 @@
 of odd content is refused. Needs NumPy."""
 import ctypes
 import sys
+import types
 import unittest
 
 import numpy as np
@@ -97,6 +98,15 @@ class DLPack(Test):
         layer = swiglu.FeedForward.from_weights(*weights())
         self.refuses("usage", "x: CPU CUDA 2:1", layer.forward, Foreign(tokens(1), (2, 1)))
         self.refuses("usage", "x: type", layer.forward, Foreign(np.zeros((1, DIM), np.int32)))
+
+    def test_arrays_of_jax_are_not_written_to(self):
+        before = sys.modules.get("jax")
+        sys.modules["jax"] = types.SimpleNamespace(Array=Foreign)
+        self.addCleanup(lambda: sys.modules.pop("jax") if before is None else sys.modules.update(jax=before))
+        h = tokens(2)
+        layer = swiglu.FeedForward.from_weights(*weights())
+        layer.forward(Foreign(h))
+        self.refuses("usage", "out: read-only", layer.forward, h, Foreign(np.empty_like(h), old=True))
 
 
 if __name__ == "__main__":
