@@ -167,6 +167,12 @@ def _dlpack(what: str, value: typing.Any) -> Array:
     return Array(what, pointer, dtype, shape, _strides(shape, strides), writable, (value, capsule))
 
 
+def written(value: typing.Any) -> None:
+    """Tells torch, whose gradients may need what was there before."""
+    if is_torch(value) and not value.is_inference():
+        sys.modules["torch"].autograd.graph.increment_version(value)
+
+
 def last_axis(array: Array) -> Array:
     """Refuses what has no axis of neighbouring elements at its end."""
     if not array.shape:

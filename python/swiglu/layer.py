@@ -159,6 +159,7 @@ class FeedForward(c.Owned):
                                       "lies between its rows")
         for rows_in, rows_out in arrays.matrices(source, target):
             check(function(self._handle, ctypes.byref(rows_in), ctypes.byref(rows_out), None, 0))
+        arrays.written(out)
         return out
 
     def __repr__(self) -> str:

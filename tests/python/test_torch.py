@@ -117,6 +117,17 @@ class Tensors(Test):
             self.assertEqual(ours(x).shape, x.shape)
         self.assertEqual(ours(x.clone().requires_grad_()).shape, x.shape)  # nobody asks for gradients here
 
+    def test_torch_knows_what_was_written(self):
+        ours, x = swiglu.torch.SwiGLU(*weights()), torch.randn(3, DIM)
+        with torch.enable_grad():
+            product = (x * torch.ones(DIM, requires_grad=True)).sum()
+        ours.layer.forward(x, x)
+        self.assertRaisesRegex(RuntimeError, "modified by an inplace operation", product.backward)
+        with torch.inference_mode():
+            expected = ours(x)
+            there = x.clone()
+            self.assertTrue(torch.equal(ours.layer.forward(there, there), expected))
+
     def test_what_would_go_unseen(self):
         ours, x = swiglu.torch.SwiGLU(*weights()), torch.randn(3, DIM)
         with torch.autograd.forward_ad.dual_level():
