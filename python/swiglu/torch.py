@@ -175,7 +175,7 @@ def _fault(mlp: typing.Any) -> str:
             return "a matrix has a bias"
         if linear.weight.device.type != "cpu":
             return f"its weights are on {linear.weight.device}, expected the CPU"
-    for module in (mlp, *_linears(mlp)):
+    for module in (mlp, activation, *_linears(mlp)):
         if module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__:
             return "it has hooks, which would not be called any more"
     return ""
@@ -201,8 +201,9 @@ def _norm_of(model: torch.nn.Module, name: str, layer: typing.Any) -> tuple[torc
                                       "patch without fuse")
     norm = layer.post_attention_layernorm
     hooked = norm._forward_hooks or norm._forward_pre_hooks or "forward" in norm.__dict__
-    if not type(norm).__name__.endswith("RMSNorm") or hooked:
-        raise error_of("unsupported", f"{where}: its norm is {type(norm).__name__}, expected an RMSNorm without hooks")
+    expected = kind.__name__.replace("DecoderLayer", "RMSNorm")  # others add 1 to the weight, or name eps otherwise
+    if type(norm).__name__ != expected or type(norm).__module__ != kind.__module__ or hooked:
+        raise error_of("unsupported", f"{where}: its norm is {type(norm).__name__}, expected {expected} without hooks")
     return norm.weight, float(norm.variance_epsilon)
 
 

@@ -262,6 +262,9 @@ class Patching(Test):
         model = small_model("Llama")
         model.model.layers[1].mlp.register_forward_hook(lambda *_: None)
         self.refuses("unsupported", "hooks", swiglu.torch.patch, model)
+        model = small_model("Llama")
+        model.model.layers[1].mlp.act_fn.forward = torch.relu
+        self.refuses("unsupported", "hooks", swiglu.torch.patch, model)
         self.refuses("usage", "storage", swiglu.torch.patch, small_model("Llama"), storage="tiny")
 
     def test_leaves_what_it_is_told_to(self):
@@ -322,6 +325,8 @@ class Patching(Test):
         model = small_model("Llama")
         model.model.layers[1].post_attention_layernorm.forward = lambda x: x * 2
         self.refuses("unsupported", "model.layers.1 norm", swiglu.torch.patch, model, fuse=True)
+        model.model.layers[1].post_attention_layernorm = torch.nn.RMSNorm(DIM)
+        self.refuses("unsupported", "RMSNorm expected LlamaRMSNorm", swiglu.torch.patch, model, fuse=True)
 
     def test_a_failure_half_way_leaves_the_model_as_it_was(self):
         model = small_model("Llama")
