@@ -215,7 +215,7 @@ typedef struct swiglu_weights {
   swiglu_view up;   /**< [hidden, dim] */
   swiglu_view down; /**< [dim, hidden] */
   swiglu_view norm; /**< [1, dim]; with data NULL the layer has forward() only */
-  double eps;       /**< of the norm; 0: 1e-5 */
+  double eps;       /**< of the norm: the model's, above 0. Without a norm it does not matter */
 } swiglu_weights;
 swiglu_status swiglu_layer_create(const swiglu_weights* weights, const swiglu_layer_options* options,
                                   swiglu_layer** out);
@@ -243,9 +243,9 @@ swiglu_status swiglu_layer_get_info(const swiglu_layer* layer, swiglu_layer_info
 int64_t swiglu_layer_workspace_bytes(const swiglu_layer* layer, int64_t tokens);
 
 /** out = h + FFN(norm(h)); both [tokens, dim], of any two element types. `out` may be `h` itself (same data, type and
- * stride) but may not overlap it otherwise. 0 tokens are a call that touches nothing. `workspace`: 64-byte aligned, and
- * then nothing is allocated; or NULL and 0, and the call allocates its own. Fails on arguments that do not fit, before
- * anything is written. */
+ * stride) but may not overlap it otherwise, not even by their rows taking turns. 0 tokens are a call that touches
+ * nothing. `workspace`: 64-byte aligned memory apart from both, and then nothing is allocated; or NULL and 0, and the
+ * call allocates its own. Fails on arguments that do not fit, before anything is written. */
 swiglu_status swiglu_layer_block(const swiglu_layer* layer, const swiglu_view* h, const swiglu_mutable_view* out,
                                  void* workspace, int64_t workspace_bytes);
 

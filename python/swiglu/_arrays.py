@@ -60,6 +60,11 @@ def _refuse(what: str, expected: str, found: str) -> typing.NoReturn:
     raise error_of("usage", f"{what}: expected {expected}, found {found}")
 
 
+def _strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Those that are walked along; 0 for an axis of one element, whose stride may be anything, and without elements."""
+    return tuple(s if n > 1 and 0 not in shape else 0 for n, s in zip(shape, strides))
+
+
 def _numpy(what: str, value: np.ndarray) -> Array:
     if isinstance(value, np.ma.MaskedArray):
         _refuse(what, "an array without a mask (array.filled(0), say)", "a masked array")
@@ -71,9 +76,10 @@ def _numpy(what: str, value: np.ndarray) -> Array:
         _refuse(what, "elements of type float32, bfloat16, float16 or float64", str(kind))
     if not kind.isnative:
         _refuse(what, "elements in this machine's byte order (array.astype(array.dtype.newbyteorder('=')))", str(kind))
-    if any(stride % kind.itemsize for stride in value.strides):
+    strides = _strides(value.shape, value.strides)
+    if any(stride % kind.itemsize for stride in strides):
         _refuse(what, "strides of whole elements (numpy.ascontiguousarray)", f"strides of {value.strides} bytes")
-    strides = tuple(stride // kind.itemsize for stride in value.strides)
+    strides = tuple(stride // kind.itemsize for stride in strides)
     return Array(what, value.ctypes.data, dtype, value.shape, strides, value.flags.writeable, value)
 
 
@@ -81,23 +87,28 @@ def _torch(what: str, value: typing.Any) -> Array:
     torch = sys.modules["torch"]
     if value.device.type != "cpu":
         _refuse(what, "a tensor on the CPU (tensor.cpu())", f"one on {value.device}")
-    if value.layout != torch.strided:
-        _refuse(what, "a dense tensor (tensor.to_dense())", f"one with layout {value.layout}")
+    if value.layout != torch.strided or value.is_nested:
+        _refuse(what, "a dense tensor (tensor.to_dense())",
+                "a nested one" if value.is_nested else f"one with layout {value.layout}")
     names = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
     if value.dtype not in names:
         _refuse(what, "elements of type float32, bfloat16, float16 or float64", str(value.dtype))
     if value.is_neg():
         _refuse(what, "a tensor with its values in memory (tensor.resolve_neg())", "one that is negated when read")
-    if value.requires_grad and torch.is_grad_enabled():
+    if (value.requires_grad and torch.is_grad_enabled()
+            or torch.autograd.forward_ad.unpack_dual(value).tangent is not None):
         _refuse(what, "a tensor that needs no gradient, for swiglu computes none (torch.no_grad(), or tensor.detach())",
                 "one that requires a gradient")
+    if torch.jit.is_tracing():
+        _refuse(what, "a call outside of torch.jit.trace, which would not see it", "one inside")
     try:
         pointer = value.data_ptr()
     except RuntimeError:  # torch.compile's, vmap's and others that stand for a tensor
         pointer = None
     if pointer is None or (pointer == 0 and value.numel() > 0):
         _refuse(what, "a tensor with memory of its own", f"a {type(value).__name__} without any")
-    return Array(what, pointer, names[value.dtype], tuple(value.shape), tuple(value.stride()), True, value)
+    shape = tuple(value.shape)
+    return Array(what, pointer, names[value.dtype], shape, _strides(shape, value.stride()), True, value)
 
 
 class _DLTensor(ctypes.Structure):
@@ -133,21 +144,33 @@ def _dlpack(what: str, value: typing.Any) -> Array:
         managed = _DLManagedVersioned.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
         if managed.major != 1:
             _refuse(what, "version 1 of DLPack", f"version {managed.major}")
-        tensor, writable = managed.tensor, not managed.flags & 1
-    elif _capsule_valid(capsule, b"dltensor"):
+        tensor, writable = managed.tensor, not managed.flags & 3  # read-only, or a copy that nobody would see written
+    elif _capsule_valid(capsule, b"dltensor"):  # which cannot say read-only, as JAX's arrays all are
+        writable = not isinstance(value, getattr(sys.modules.get("jax"), "Array", ()))
         tensor = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     else:
         _refuse(what, "a capsule of DLPack", repr(capsule))
     dtype = {(2, 32): "f32", (2, 64): "f64", (2, 16): "f16", (4, 16): "bf16"}.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
         _refuse(what, "elements of type float32, bfloat16, float16 or float64",
-                f"DLPack's type {tensor.code} of {tensor.bits} bits")
+                f"DLPack's type {tensor.code} of {tensor.bits} bits, {tensor.lanes} at once")
+    if not 0 <= tensor.ndim <= 64 or (tensor.ndim > 0 and not tensor.shape):
+        _refuse(what, "a capsule of DLPack with a shape", f"one of {tensor.ndim} axes")
     shape = tuple(tensor.shape[:tensor.ndim])
+    if any(n < 0 for n in shape):
+        _refuse(what, "a capsule of DLPack with a shape", f"{shape}")
     if tensor.strides:
         strides = tuple(tensor.strides[:tensor.ndim])
     else:
         strides = tuple(math.prod(shape[i + 1:]) for i in range(len(shape)))
-    return Array(what, (tensor.data or 0) + tensor.byte_offset, dtype, shape, strides, writable, (value, capsule))
+    pointer = tensor.data + tensor.byte_offset if tensor.data else 0
+    return Array(what, pointer, dtype, shape, _strides(shape, strides), writable, (value, capsule))
+
+
+def written(value: typing.Any) -> None:
+    """Tells torch, whose gradients may need what was there before."""
+    if is_torch(value) and not value.is_inference():
+        sys.modules["torch"].autograd.graph.increment_version(value)
 
 
 def last_axis(array: Array) -> Array:
@@ -160,22 +183,21 @@ def last_axis(array: Array) -> Array:
     return array
 
 
-def matrix(what: str, value: typing.Any) -> View:
-    """A weight matrix, as the library takes it. The caller keeps `value` alive."""
-    array = array_of(what, value)
+def matrix(array: Array) -> View:
+    """A weight matrix, as the library takes it. The caller keeps `array` alive, for what DLPack gave may be its own copy."""
     if len(array.shape) != 2:
-        raise error_of("shape", f"{what}: expected a matrix, found shape {array.shape}")
+        raise error_of("shape", f"{array.what}: expected a matrix, found shape {array.shape}")
     last_axis(array)
     rows, cols = array.shape
     stride = array.strides[0] if rows > 1 else cols
     if stride < cols:
-        _refuse(what, "rows that follow each other (numpy.ascontiguousarray, tensor.contiguous())",
+        _refuse(array.what, "rows that follow each other (numpy.ascontiguousarray, tensor.contiguous())",
                 f"a stride of {stride} elements between rows of {cols}")
     return View(array.pointer, DTYPES.index(array.dtype), rows, cols, stride)
 
 
 def overlap(a: Array, b: Array) -> bool:
-    """Whether bytes may be in both, unless both are the same."""
+    """Whether they meet anywhere from first byte to last, unless both are the same. The library looks no closer, too."""
     same = (a.pointer, a.dtype, a.strides) == (b.pointer, b.dtype, b.strides)
     (a0, a1), (b0, b1) = a.bounds(), b.bounds()
     return not same and a0 < b1 and b0 < a1

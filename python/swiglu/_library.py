@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
+import weakref
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
 
 from ._errors import error_of
@@ -102,6 +103,24 @@ def _load() -> ctypes.CDLL:
 lib = _load()
 
 
+class Owned:
+    """What holds a handle of the library, and gives it back when it is collected. Immutable: a copy is the thing itself."""
+
+    def _own(self, handle: c_void_p, free) -> None:
+        self._handle = handle
+        # Not at the interpreter's end: daemon threads may still be in a call, and the process gives all back anyway.
+        weakref.finalize(self, free, handle).atexit = False
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __reduce__(self):
+        raise TypeError(f"a {type(self).__name__} cannot be pickled: make it anew where it is needed")
+
+
 def check(status: int) -> None:
     """Raises what the library said if `status` is not OK. In the thread that made the call."""
     if status != 0:
@@ -126,7 +145,7 @@ def whole(what: str, value, least: int = -(2**63)) -> int:
     except AttributeError:
         raise TypeError(f"{what}: expected an integer, found {type(value).__name__}") from None
     if not least <= number < 2**63:
-        raise error_of("usage", f"{what}: expected an integer from {least} on, found {number}")
+        raise error_of("usage", f"{what}: expected an integer from {least} to {2**63 - 1}, found {number}")
     return number
 
 

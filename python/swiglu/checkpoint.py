@@ -5,7 +5,6 @@ import ctypes
 import dataclasses
 import os
 import typing
-import weakref
 
 from . import _library as c
 from ._library import check, lib
@@ -23,7 +22,7 @@ class TensorInfo:
     shape: tuple[int, ...]  #: merged over shards
 
 
-class Checkpoint:
+class Checkpoint(c.Owned):
     """An opened checkpoint: a Hugging Face or Meta folder, or one .safetensors, .gguf, .pth, .bin or packed file.
 
     The bytes decide what it is, never the name. Opening reads headers only.
@@ -44,8 +43,7 @@ class Checkpoint:
             raise c.error_of("usage", "path: expected a file's name, found one with a zero byte")
         handle = ctypes.c_void_p()
         check(lib.swiglu_checkpoint_open(name, ctypes.byref(options), ctypes.byref(handle)))
-        self._handle = handle
-        weakref.finalize(self, lib.swiglu_checkpoint_free, handle)
+        self._own(handle, lib.swiglu_checkpoint_free)
 
     def _info(self) -> c.CheckpointInfo:
         info = c.sized(c.CheckpointInfo)

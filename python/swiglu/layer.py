@@ -4,7 +4,6 @@ from __future__ import annotations
 import ctypes
 import os
 import typing
-import weakref
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from .checkpoint import Checkpoint
 from .pool import ThreadPool, default_pool
 
 
-class FeedForward:
+class FeedForward(c.Owned):
     """One layer's feed-forward, packed: immutable, to be called from any number of threads at once.
 
     FeedForward(model, 0)                       layer 0 of a Checkpoint, or of a path to one
@@ -26,7 +25,8 @@ class FeedForward:
     storage: of bf16 weights in memory: "plain", 16 bits each, or "compact", about 12, without loss; "automatic" takes
         the faster. isa: an instruction set, see available_isas(). Neither changes a bit of a result.
     pool: a ThreadPool; without one all layers share one with a thread for each CPU.
-    progress: called with (bytes packed so far, bytes in all), from packing threads.
+    progress: called with (bytes packed so far, bytes in all), from packing threads. What it raises is raised once
+        packing is done.
     """
 
     def __init__(self, model: Checkpoint | str | os.PathLike[str], layer: int = 0, *, expert: int | None = None,
@@ -48,13 +48,15 @@ class FeedForward:
         NumPy arrays, torch tensors or objects with DLPack, of types float32, bfloat16, float16 or float64, with any
         stride between rows. They are copied while packing and not needed afterwards.
         """
-        weights = c.sized(c.Weights, gate=arrays.matrix("gate", gate), up=arrays.matrix("up", up),
-                          down=arrays.matrix("down", down), eps=eps)
+        held = [arrays.array_of(what, value) for what, value in (("gate", gate), ("up", up), ("down", down))]
+        weights = c.sized(c.Weights, **{array.what: arrays.matrix(array) for array in held}, eps=eps)
         if norm is not None:
             vector = arrays.last_axis(arrays.array_of("norm", norm))
             if len(vector.shape) != 1:
                 raise c.error_of("shape", f"norm: expected a vector, found shape {vector.shape}")
             size = vector.shape[0]
+            if size != weights.gate.cols:
+                raise c.error_of("shape", f"norm: expected {weights.gate.cols} elements, found {size}")
             weights.norm = c.View(vector.pointer, c.DTYPES.index(vector.dtype), 1, size, size)
         self = cls.__new__(cls)
         self._make(lambda options, out: lib.swiglu_layer_create(ctypes.byref(weights), options, out),
@@ -63,14 +65,26 @@ class FeedForward:
 
     def _make(self, make: typing.Callable[..., int], compute: str, storage: str, isa: str, pool: ThreadPool | None,
               progress: typing.Callable[[int, int], object] | None) -> None:
-        told = c.Progress() if progress is None else c.Progress(lambda _, done, total: progress(done, total) and None)
+        if not isinstance(pool, (ThreadPool, type(None))):
+            raise TypeError(f"pool: expected a swiglu.ThreadPool, found {type(pool).__name__}")
+        failed: list[BaseException] = []
+
+        def tell(_: object, done: int, total: int) -> None:
+            try:
+                if not failed:
+                    progress(done, total)
+            except BaseException as error:  # it cannot pass through the library
+                failed.append(error)
+
+        told = c.Progress() if progress is None else c.Progress(tell)
         options = c.sized(c.LayerOptions, compute=c.index_of("compute", compute, c.COMPUTES),
                           storage=c.index_of("storage", storage, c.STORAGES), isa=c.index_of("isa", isa, c.ISAS),
                           pool=(pool or default_pool())._handle, progress=told)
         handle = ctypes.c_void_p()
         check(make(ctypes.byref(options), ctypes.byref(handle)))
-        self._handle = handle
-        weakref.finalize(self, lib.swiglu_layer_free, handle)
+        self._own(handle, lib.swiglu_layer_free)
+        if failed:
+            raise failed[0]
         self._info = c.sized(c.LayerInfo)
         check(lib.swiglu_layer_get_info(handle, ctypes.byref(self._info)))
 
@@ -118,7 +132,7 @@ class FeedForward:
 
         h and out are NumPy arrays, torch tensors or objects with DLPack, of any two of the types float32, bfloat16,
         float16 and float64; the elements of the last axis lie side by side, all other strides are free. Returns `out`,
-        which may be h itself but may not overlap it otherwise; without one, a new array of h's kind and type (for
+        which may be h itself but may not lie between h's first and last element otherwise; without one, a new array of h's kind and type (for
         DLPack a NumPy array).
         """
         return self._call(lib.swiglu_layer_block, "h", h, out)
@@ -137,20 +151,16 @@ class FeedForward:
         if target.shape != source.shape:
             raise c.error_of("shape", f"out: expected {what}'s shape {list(source.shape)}, found {list(target.shape)}")
         if not target.writable:
-            raise c.error_of("usage", "out: expected an array that may be written to, found a read-only one")
+            raise c.error_of("usage", "out: expected an array that may be written to, found a read-only one, or a copy")
         if arrays.repeats(target):
             raise c.error_of("usage", f"out: expected a place for each element, found strides {target.strides}")
         if arrays.overlap(source, target):
-            raise c.error_of("usage", f"out: expected {what} itself or other memory, found a part of it")
+            raise c.error_of("usage", f"out: expected {what} itself or other memory, found a part of it, or of what "
+                                      "lies between its rows")
         for rows_in, rows_out in arrays.matrices(source, target):
             check(function(self._handle, ctypes.byref(rows_in), ctypes.byref(rows_out), None, 0))
+        arrays.written(out)
         return out
-
-    def __deepcopy__(self, memo: dict[int, typing.Any]) -> FeedForward:
-        return self  # immutable
-
-    def __reduce__(self) -> typing.NoReturn:
-        raise TypeError("a packed layer cannot be pickled: make it anew from its checkpoint (or its packed file)")
 
     def __repr__(self) -> str:
         return (f"<swiglu.FeedForward dim {self.dim}, hidden {self.hidden}, {self.compute} compute, "

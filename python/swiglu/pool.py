@@ -3,12 +3,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import weakref
 
-from ._library import check, lib, whole
+from ._library import Owned, check, lib, whole
 
 
-class ThreadPool:
+class ThreadPool(Owned):
     """A pool of `threads` threads, the calling one among them, to be shared by all layers of a process.
 
     0: SWIGLU_THREADS of the environment if set, else the CPUs that this process may use. A call that comes while
@@ -19,8 +18,7 @@ class ThreadPool:
         handle = ctypes.c_void_p()
         threads = whole("threads", threads)
         check(lib.swiglu_pool_create(max(-1, min(threads, 2**31 - 1)), ctypes.byref(handle)))
-        self._handle = handle
-        weakref.finalize(self, lib.swiglu_pool_free, handle)
+        self._own(handle, lib.swiglu_pool_free)
 
     @property
     def threads(self) -> int:

@@ -10,6 +10,7 @@ import ast
 import inspect
 import re
 import textwrap
+import types
 import typing
 
 import torch
@@ -93,24 +94,27 @@ def patch(model: torch.nn.Module, *, fuse: bool = False, keep: bool = True, leav
     model's own weights are given up while packing, for models of which memory holds one only; then there is no undo().
     Options are those of swiglu.FeedForward: compute, storage, isa, pool.
     """
-    found = _find(model, tuple(leave))
+    found = _find(model, (leave,) if isinstance(leave, str) else tuple(leave))
     norms = [_norm_of(model, name, parent) if fuse else (None, 1e-5) for name, parent, _, _ in found]
-    packed: dict[int, SwiGLU] = {}
+    packed: dict[tuple[int, int, float], SwiGLU] = {}  # one MLP in two places may have two norms
     patch = Patch()
     try:
         for (name, parent, child, mlp), (norm, eps) in zip(found, norms):
-            if id(mlp) not in packed:
-                packed[id(mlp)] = SwiGLU(*_weights(name, mlp), norm=norm, eps=eps, **options)
-                patch.packed_bytes += packed[id(mlp)].layer.packed_bytes
-            ours = packed[id(mlp)]
-            setattr(parent, child, ours)
+            patch.names.append(name)
+            if getattr(parent, child) is not mlp:
+                continue  # its decoder layer is in two places
+            key = (id(mlp), id(norm), eps)
+            if key not in packed:
+                packed[key] = SwiGLU(*_weights(name, mlp), norm=norm, eps=eps, **options)
+                patch.packed_bytes += packed[key].layer.packed_bytes
+            setattr(parent, child, packed[key])
             patch._undo.append(lambda parent=parent, child=child, mlp=mlp: setattr(parent, child, mlp))
             if fuse:
-                parent.forward = _fused_forward(parent, ours)
+                parent.forward = types.MethodType(_fused_forward, parent)
                 patch._undo.append(lambda parent=parent: delattr(parent, "forward"))
-            patch.names.append(name)
             if not keep:
-                for parameter in mlp.parameters():
+                used = {id(parameter) for parameter in model.parameters()}  # by what is still to come, too
+                for parameter in (p for p in mlp.parameters() if id(p) not in used):
                     parameter.data = parameter.data.new_empty(0)
     except BaseException:
         if keep:
@@ -171,7 +175,7 @@ def _fault(mlp: typing.Any) -> str:
             return "a matrix has a bias"
         if linear.weight.device.type != "cpu":
             return f"its weights are on {linear.weight.device}, expected the CPU"
-    for module in (mlp, *_linears(mlp)):
+    for module in (mlp, activation, *_linears(mlp)):
         if module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__:
             return "it has hooks, which would not be called any more"
     return ""
@@ -196,8 +200,10 @@ def _norm_of(model: torch.nn.Module, name: str, layer: typing.Any) -> tuple[torc
         raise error_of("unsupported", f"{where}: its forward is not the plain one, so norm and residual stay outside: "
                                       "patch without fuse")
     norm = layer.post_attention_layernorm
-    if not type(norm).__name__.endswith("RMSNorm") or norm._forward_hooks or norm._forward_pre_hooks:
-        raise error_of("unsupported", f"{where}: its norm is {type(norm).__name__}, expected an RMSNorm without hooks")
+    hooked = norm._forward_hooks or norm._forward_pre_hooks or "forward" in norm.__dict__
+    expected = kind.__name__.replace("DecoderLayer", "RMSNorm")  # others add 1 to the weight, or name eps otherwise
+    if type(norm).__name__ != expected or type(norm).__module__ != kind.__module__ or hooked:
+        raise error_of("unsupported", f"{where}: its norm is {type(norm).__name__}, expected {expected} without hooks")
     return norm.weight, float(norm.variance_epsilon)
 
 
@@ -229,9 +235,7 @@ def _is_plain(kind: type) -> bool:
     ]
 
 
-def _fused_forward(layer: typing.Any, ours: SwiGLU) -> typing.Callable[..., torch.Tensor]:
-    def forward(hidden_states: torch.Tensor, **keywords: typing.Any) -> torch.Tensor:
-        attended, _ = layer.self_attn(hidden_states=layer.input_layernorm(hidden_states), **keywords)
-        return ours.block(hidden_states + attended)
-
-    return forward
+def _fused_forward(layer: typing.Any, hidden_states: torch.Tensor, **keywords: typing.Any) -> torch.Tensor:
+    """Of a decoder layer; bound to it as a method, so that a deep copy's is bound to the copy."""
+    attended, _ = layer.self_attn(hidden_states=layer.input_layernorm(hidden_states), **keywords)
+    return layer.mlp.block(hidden_states + attended)

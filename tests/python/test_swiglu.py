@@ -87,6 +87,22 @@ class Layer(Test):
         for thing in (self.layer, swiglu.ThreadPool(1)):
             self.assertRaises((TypeError, ValueError), pickle.dumps, thing)
 
+    def test_a_copy_is_the_thing_itself(self):
+        for thing in (self.layer, swiglu.ThreadPool(2)):
+            self.assertIs(copy.copy(thing), thing)
+            self.assertIs(copy.deepcopy(thing), thing)
+
+    def test_daemon_threads_in_a_call_outlive_the_interpreter(self):
+        program = ("import threading, time, numpy, swiglu\n"
+                   "ones = numpy.ones((1024, 256), numpy.float32)\n"
+                   "layer = swiglu.FeedForward.from_weights(ones, ones, ones.T.copy())\n"
+                   "def work():\n"
+                   "    while True: layer.forward(ones[:256])\n"
+                   "for _ in range(4): threading.Thread(target=work, daemon=True).start()\n"
+                   "time.sleep(0.2)\n")
+        for _ in range(3):
+            self.assertEqual(subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL).returncode, 0)
+
     def test_weights_of_every_type_and_stride(self):
         wide = [np.concatenate([w, np.full_like(w, np.nan)], 1)[:, :w.shape[1]] for w in self.weights]
         x = tokens(3)
@@ -136,6 +152,16 @@ class Layer(Test):
             self.assertTrue(np.array_equal(cases[name].reshape(24, DIM), expected), name)
         self.assertTrue(np.isnan(big[:, 1, :, :, :3]).all() and np.isnan(big[:, 0]).all())
         self.assertTrue(np.array_equal(self.layer.block(np.broadcast_to(h[0], (3, DIM))), expected[[0, 0, 0]]))
+
+    def test_an_axis_of_one_element_may_have_any_stride(self):
+        h = tokens(1)
+        expected = self.layer.block(h)
+        odd = np.lib.stride_tricks.as_strided(h, (1, 1, DIM), (3, 5, 4))
+        self.assertTrue(np.array_equal(self.layer.block(odd)[0], expected))
+        none = np.lib.stride_tricks.as_strided(h, (0, DIM), (3, 4))
+        self.assertEqual(self.layer.block(none).shape, (0, DIM))
+        self.layer.block(h, out=np.lib.stride_tricks.as_strided(h, (1, DIM), (4, 4)))  # in place all the same
+        self.assertTrue(np.array_equal(h, expected))
 
     def test_unaligned_memory(self):
         raw = np.zeros(24 * DIM * 4 + 1, np.uint8)[1:].view(np.float32).reshape(24, DIM)
@@ -192,6 +218,8 @@ class Layer(Test):
         self.refuses("shape", "matrix", make, gate[None], up, down)
         self.refuses("usage", "gate side by side", make, gate.T, up, down)
         self.refuses("shape", "norm", make, gate, up, down, norm=norm_of()[:-1])
+        with self.assertRaisesRegex(TypeError, "pool: expected a swiglu.ThreadPool, found int"):
+            make(gate, up, down, pool=4)
         self.refuses("usage", "eps", make, gate, up, down, norm=norm_of(), eps=0.0)
         self.refuses("usage", "eps", make, gate, up, down, norm=norm_of(), eps=float("nan"))
         self.refuses("usage", "compute automatic f32 bf16 f8", make, gate, up, down, compute="f8")
@@ -250,6 +278,9 @@ class Layer(Test):
         seen = []
         swiglu.FeedForward.from_weights(*weights(dim=512, hidden=700), progress=lambda done, total: seen.append((done, total)))
         self.assertEqual(max(seen)[0], max(seen)[1])
+        with self.assertRaises(ZeroDivisionError):
+            swiglu.FeedForward.from_weights(*self.weights, progress=lambda done, total: 1 // 0)
+        swiglu.FeedForward.from_weights(*self.weights, progress=lambda done, total: tokens(2))
 
     def test_survives_fork(self):
         h = tokens(3)
@@ -258,43 +289,6 @@ class Layer(Test):
         if child == 0:
             os._exit(0 if np.array_equal(self.layer.block(h), expected) else 1)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
-
-
-class Foreign:
-    """An array of somebody else's, with DLPack only."""
-
-    def __init__(self, array, device=(1, 0), old=False):
-        self.array, self.device, self.old = array, device, old
-
-    def __dlpack_device__(self):
-        return self.device
-
-    def __dlpack__(self, **named):
-        if self.old and named:
-            raise TypeError("no keywords")
-        return self.array.__dlpack__()
-
-
-class DLPack(Test):
-    def test_is_read_and_written_without_a_copy(self):
-        layer = swiglu.FeedForward.from_weights(*map(Foreign, weights()), norm=Foreign(norm_of()))
-        h = tokens(6)
-        expected = swiglu.FeedForward.from_weights(*weights(), norm=norm_of()).block(h)
-        for old in (False, True):
-            found = layer.block(Foreign(h.reshape(2, 3, DIM), old=old))
-            self.assertTrue(np.array_equal(found.reshape(6, DIM), expected))
-        out = np.empty_like(h)
-        layer.block(Foreign(h), Foreign(out))
-        self.assertTrue(np.array_equal(out, expected))
-        before = sys.getrefcount(h)
-        for _ in range(100):
-            layer.block(Foreign(h))
-        self.assertLess(sys.getrefcount(h) - before, 3)
-
-    def test_refuses_other_devices_and_types(self):
-        layer = swiglu.FeedForward.from_weights(*weights())
-        self.refuses("usage", "x: CPU CUDA 2:1", layer.forward, Foreign(tokens(1), (2, 1)))
-        self.refuses("usage", "x: type", layer.forward, Foreign(np.zeros((1, DIM), np.int32)))
 
 
 @needs_data

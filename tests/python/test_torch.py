@@ -117,6 +117,25 @@ class Tensors(Test):
             self.assertEqual(ours(x).shape, x.shape)
         self.assertEqual(ours(x.clone().requires_grad_()).shape, x.shape)  # nobody asks for gradients here
 
+    def test_torch_knows_what_was_written(self):
+        ours, x = swiglu.torch.SwiGLU(*weights()), torch.randn(3, DIM)
+        with torch.enable_grad():
+            product = (x * torch.ones(DIM, requires_grad=True)).sum()
+        ours.layer.forward(x, x)
+        self.assertRaisesRegex(RuntimeError, "modified by an inplace operation", product.backward)
+        with torch.inference_mode():
+            expected = ours(x)
+            there = x.clone()
+            self.assertTrue(torch.equal(ours.layer.forward(there, there), expected))
+
+    def test_what_would_go_unseen(self):
+        ours, x = swiglu.torch.SwiGLU(*weights()), torch.randn(3, DIM)
+        with torch.autograd.forward_ad.dual_level():
+            self.refuses("usage", "x: gradient", ours, torch.autograd.forward_ad.make_dual(x, x))
+            self.assertEqual(ours(x).shape, x.shape)
+        self.refuses("usage", "x: torch.jit.trace", torch.jit.trace, ours, x)
+        self.refuses("usage", "x: nested", ours, torch.nested.nested_tensor([x, x]))
+
     def test_a_tensor_on_another_device(self):
         if not torch.cuda.is_available():
             self.skipTest("no CUDA device; the refusal of tensors on `meta` is the same line")
@@ -243,6 +262,9 @@ class Patching(Test):
         model = small_model("Llama")
         model.model.layers[1].mlp.register_forward_hook(lambda *_: None)
         self.refuses("unsupported", "hooks", swiglu.torch.patch, model)
+        model = small_model("Llama")
+        model.model.layers[1].mlp.act_fn.forward = torch.relu
+        self.refuses("unsupported", "hooks", swiglu.torch.patch, model)
         self.refuses("usage", "storage", swiglu.torch.patch, small_model("Llama"), storage="tiny")
 
     def test_leaves_what_it_is_told_to(self):
@@ -260,6 +282,60 @@ class Patching(Test):
             self.assertIs(model.model.layers[1].mlp, model.model.layers[0].mlp)
             self.close(self.logits(model), own, 1e-5)
         self.assertIs(model.model.layers[1].mlp, model.model.layers[0].mlp)
+
+    def test_a_module_in_two_places_has_two_norms(self):
+        model = small_model("Llama")
+        first, second = model.model.layers
+        second.mlp = first.mlp
+        second.post_attention_layernorm.weight.data.fill_(3)
+        own = self.logits(model)
+        with swiglu.torch.patch(model, fuse=True):
+            self.close(self.logits(model), own, 1e-5)
+
+    def test_a_layer_in_two_places(self):
+        model = small_model("Llama")
+        model.config.use_cache = False  # whose layers are told apart by their number
+        model.model.layers[1] = model.model.layers[0]
+        own = self.logits(model)
+        patched = swiglu.torch.patch(model, fuse=True)
+        self.close(self.logits(model), own, 1e-5)
+        patched.undo()
+        self.assertTrue(torch.equal(self.logits(model), own))
+
+    def test_a_deep_copy_of_a_fused_model_is_its_own(self):
+        model = small_model("Llama")
+        patched = swiglu.torch.patch(model, fuse=True)
+        twin = copy.deepcopy(model)
+        twin.model.layers[0].self_attn.o_proj.weight.data.zero_()
+        found = self.logits(twin)
+        patched.undo()
+        model.model.layers[0].self_attn.o_proj.weight.data.zero_()
+        self.close(found, self.logits(model), 1e-5)
+
+    def test_gives_up_no_weights_that_others_use(self):
+        model = small_model("Llama")
+        first, second = (layer.mlp for layer in model.model.layers)
+        second.gate_proj.weight = first.gate_proj.weight
+        own = self.logits(model)
+        swiglu.torch.patch(model, keep=False)
+        self.close(self.logits(model), own, 1e-5)
+        self.assertEqual(sum(p.numel() for p in (*first.parameters(), *second.parameters())), 0)
+
+    def test_a_norm_with_a_forward_of_its_own(self):
+        model = small_model("Llama")
+        model.model.layers[1].post_attention_layernorm.forward = lambda x: x * 2
+        self.refuses("unsupported", "model.layers.1 norm", swiglu.torch.patch, model, fuse=True)
+        model.model.layers[1].post_attention_layernorm = torch.nn.RMSNorm(DIM)
+        self.refuses("unsupported", "RMSNorm expected LlamaRMSNorm", swiglu.torch.patch, model, fuse=True)
+
+    def test_a_failure_half_way_leaves_the_model_as_it_was(self):
+        model = small_model("Llama")
+        model.model.layers[1].mlp.down_proj.weight.data = torch.zeros(DIM, HIDDEN - 1)
+        for fuse in (False, True):
+            self.refuses("shape", "down", swiglu.torch.patch, model, fuse=fuse)
+            self.assertEqual(type(model.model.layers[0].mlp).__name__, "LlamaMLP")
+            self.assertNotIn("forward", model.model.layers[0].__dict__)
+            self.assertNotIn("forward", model.model.layers[0].__dict__)
 
     def test_gradients_are_refused_in_a_model(self):
         model = small_model("Llama")
