@@ -132,8 +132,8 @@ class FeedForward(c.Owned):
 
         h and out are NumPy arrays, torch tensors or objects with DLPack, of any two of the types float32, bfloat16,
         float16 and float64; the elements of the last axis lie side by side, all other strides are free. Returns `out`,
-        which may be h itself but may not lie between h's first and last element otherwise; without one, a new array of h's kind and type (for
-        DLPack a NumPy array).
+        which may be h itself but may not lie between h's first and last element otherwise; without one, a new array of
+        h's kind and type (for DLPack a NumPy array).
         """
         return self._call(lib.swiglu_layer_block, "h", h, out)
 
