@@ -389,7 +389,7 @@ void tell(const fs::path& folder, fs::path tokenizer) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc != 2 && argc != 3) throw std::runtime_error("usage: story MODEL_FOLDER [TOKENIZER]");
+  if ((argc != 2 && argc != 3) || *argv[1] == '-') throw std::runtime_error("usage: story MODEL_FOLDER [TOKENIZER]");
   tell(argv[1], argc == 3 ? argv[2] : "");
 } catch (const std::exception& error) {  // swiglu's own errors too
   std::string text = std::string(error.what()).substr(0, 400);

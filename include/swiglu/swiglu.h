@@ -13,7 +13,8 @@
  * - Handles (pointers to incomplete structs) are made by ..._open, ..._load and ..._create and given back by ..._free,
  *   which takes NULL, too. Text that a function returns belongs to the handle, or is constant.
  * - Any number of threads may use one handle at once; only ..._free must come last.
- * - Structs that the caller fills begin with struct_bytes = sizeof the struct; all else zero means the defaults:
+ * - Structs that have a member struct_bytes, also those to be filled, want it set to their size first. In what the
+ *   caller tells, all else zero means the defaults:
  *       swiglu_layer_options options = {.struct_bytes = sizeof options, .compute = SWIGLU_COMPUTE_BF16};
  *   They may grow in later versions; a library takes the structs of all programs that are not newer than itself.
  * - The library prints nothing, installs no signal handler and leaves the floating-point mode as it was.
@@ -163,6 +164,7 @@ typedef struct swiglu_tensor_info {
   const int64_t* shape; /**< `dimensions` of them, merged over shards; owned by the checkpoint */
   int64_t dimensions;
 } swiglu_tensor_info;
+/** Fills the first info->struct_bytes bytes. `i` from 0 to the info's `tensors`. */
 swiglu_status swiglu_checkpoint_tensor(const swiglu_checkpoint* checkpoint, int64_t i, swiglu_tensor_info* info);
 
 /* ------------------------------------------------------------------------------------------------------------------

@@ -366,6 +366,13 @@ class Example(Test):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("tensor([[  1, 403, 407,", done.stdout)
 
+    def test_the_page_on_python(self):
+        block = re.search(r"^```python\n(.*?)^```$", (ROOT / "docs" / "python.md").read_text(), re.M | re.S)[1]
+        block = block.replace("11008", "88").replace("4096", "32")
+        done = subprocess.run([sys.executable, "-c", "import torch, swiglu\n" + block + "assert cache[:, 1].any() and not cache[:, 0].any()"],
+                              capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_fused_and_as_ids(self):
         fused = self.run_it("--tokens", "60", "--fuse")
         self.assertIn("the same: 61 tokens", fused.stderr)
