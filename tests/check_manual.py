@@ -10,19 +10,10 @@ import shutil
 import subprocess
 import sys
 
+from program_help import said, words_of
+
 folder = pathlib.Path(sys.argv[1]) / "packaging"
 faults = []
-
-
-def said(*command):
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr}")
-    return done.stdout
-
-
-def flags_in(text):
-    return set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", text))
 
 
 def section(page, title):
@@ -35,17 +26,17 @@ def check(name, program):
     commands = set(re.findall(r"^  ([a-z]+) {2,}\S", help, re.M))
     if "demo" not in commands:
         faults.append(f"{name} --help: expected commands, found {sorted(commands)}")
-    flags = {command: flags_in(said(program, command, "--help")) for command in commands}
+    flags = {command: words_of(said(program, command, "--help")) for command in commands}
     listed = set(re.findall(r"^\.TP\n\.B ([a-z]+)$", section(page, "COMMANDS"), re.M))
     if listed != commands:
         faults.append(f"{name}.1: expected the commands {sorted(commands)}, found {sorted(listed)}")
     for command, rest in re.findall(rf"^(?:\.B |mpirun -n \d+ )?{name} ([a-z]+)(.*)$", page, re.M):
         if command not in commands:
             faults.append(f"{name}.1: no command {command}")
-        for flag in flags_in(rest) - flags.get(command, set()):
+        for flag in words_of(rest) - flags.get(command, set()):
             faults.append(f"{name}.1: {command} does not know {flag}")
     ours = re.sub(r"^\.B (?:pkg-config|mpirun).*|^mpirun -n|^\.\\\".*", "", page, flags=re.M)
-    for flag in flags_in(ours) - flags_in(help).union(*flags.values()):
+    for flag in words_of(ours) - words_of(help).union(*flags.values()):
         faults.append(f"{name}.1: no command knows {flag}")
     known = set(re.findall(r"SWIGLU_[A-Z]+", help))
     found = set(re.findall(r"SWIGLU_[A-Z]+", section(page, "ENVIRONMENT")))

@@ -7,24 +7,14 @@ usage: SWIGLU_BIN=... check_readme.py SOURCE_FOLDER
 import os
 import pathlib
 import re
-import subprocess
 import sys
+
+from program_help import said, words_of
 
 root = pathlib.Path(sys.argv[1]).resolve()
 swiglu = os.environ["SWIGLU_BIN"]
 documents = [p for p in sorted([*root.glob("*.md"), *(root / "docs").glob("*.md")])]
 faults = []
-
-
-def said(*command):
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr}")
-    return done.stdout
-
-
-def words_of(text):
-    return set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", text))
 
 
 def commands_of(program):

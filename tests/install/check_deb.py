@@ -14,20 +14,10 @@ import subprocess
 import sys
 import tempfile
 
+from steps import expect, run
+
 build, source, cpack, compiler = sys.argv[1:5]
-SUITE, MIRROR = "bookworm", "http://deb.debian.org/debian"
-
-
-def run(*command, **extra):
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, **extra)
-    if done.returncode != 0:
-        sys.exit(f"failed ({done.returncode}): {shlex.join(map(str, command))}\n{done.stdout}{done.stderr}")
-    return done.stdout
-
-
-def expect(truth, what):
-    if not truth:
-        sys.exit(f"expected {what}")
+SUITE = "bookworm"  # from where debootstrap gets it by itself
 
 
 def skip(why):
@@ -99,10 +89,10 @@ def use_unpacked(folder):
 
 
 def use_on_clean_system(packages, root):
-    made = subprocess.run(["debootstrap", "--variant=minbase", "--include=g++,pkg-config,cmake,make", SUITE, root, MIRROR],
+    made = subprocess.run(["debootstrap", "--variant=minbase", "--include=g++,pkg-config,cmake,make", SUITE, root],
                           capture_output=True, text=True)
     if made.returncode != 0:
-        skip(f"debootstrap made no {SUITE} from {MIRROR}: {made.stdout.strip().splitlines()[-1:]}")
+        skip(f"debootstrap made no {SUITE}: {made.stdout.strip().splitlines()[-1:]}")
     for package in packages.values():
         shutil.copy(package, root / "tmp")
     shutil.copytree(pathlib.Path(source) / "examples", root / "tmp" / "examples")

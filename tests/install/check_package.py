@@ -8,24 +8,12 @@ import os
 import pathlib
 import re
 import shlex
-import subprocess
 import sys
 import tempfile
 
+from steps import expect, run
+
 build, examples, cmake, compiler = sys.argv[1:]
-
-
-def run(*command, **extra):
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, **extra)
-    if done.returncode != 0:
-        sys.exit(f"failed ({done.returncode}): {shlex.join(map(str, command))}\n{done.stdout}{done.stderr}")
-    return done.stdout
-
-
-def expect(truth, what):
-    if not truth:
-        sys.exit(f"expected {what}")
-
 
 with tempfile.TemporaryDirectory(prefix="swiglu-install-") as folder:
     folder = pathlib.Path(folder)

@@ -18,6 +18,7 @@ except ImportError as error:
 
 import swiglu
 import swiglu.torch
+import test_swiglu
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DATA = pathlib.Path(os.environ.get("SWIGLU_TEST_DATA", "../shared/data"))
@@ -46,18 +47,11 @@ def small_model(kind, **more):
     return getattr(transformers, f"{kind}ForCausalLM")(config).eval()
 
 
-class Test(unittest.TestCase):
+class Test(test_swiglu.Test):
     def setUp(self):
         grad = torch.is_grad_enabled()
         torch.set_grad_enabled(False)
         self.addCleanup(torch.set_grad_enabled, grad)
-
-    def refuses(self, code, words, call, *arguments, **named):
-        with self.assertRaises(swiglu.Error) as caught:
-            call(*arguments, **named)
-        self.assertEqual(caught.exception.code, code, str(caught.exception))
-        for word in words.split():
-            self.assertIn(word, str(caught.exception))
 
     def close(self, found, expected, limit):
         self.assertEqual(found.dtype, expected.dtype)
@@ -359,10 +353,9 @@ class Example(Test):
         self.assertRegex(done.stderr, r"speed .* tokens/s with torch's MLP, .* with swiglu's")
 
     def test_the_readme(self):
-        from test_swiglu import readme
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "Llama-3.2-1B").symlink_to(MODEL.resolve())
-            done = subprocess.run([sys.executable, "-c", readme(1)], cwd=folder, capture_output=True, text=True)
+            done = subprocess.run([sys.executable, "-c", test_swiglu.readme(1)], cwd=folder, capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("tensor([[  1, 403, 407,", done.stdout)
 
