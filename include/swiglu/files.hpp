@@ -14,7 +14,8 @@
 
 #include "swiglu/swiglu.hpp"
 
-namespace [[gnu::visibility("default")]] swiglu {
+#pragma GCC visibility push(default)
+namespace swiglu {
 
 /// An array in C order and native byte order. bf16 values are held as their 16-bit patterns.
 struct Array {
@@ -45,7 +46,7 @@ class NewFile {
   void commit();
 
  private:
-  struct Impl;
+  struct [[gnu::visibility("hidden")]] Impl;
   std::unique_ptr<Impl> impl_;
 };
 
@@ -64,7 +65,7 @@ class PackedWriter {
   void commit();
 
  private:
-  struct Impl;
+  struct [[gnu::visibility("hidden")]] Impl;
   std::unique_ptr<Impl> impl_;
 };
 
@@ -151,3 +152,4 @@ WrittenCheckpoint copy_checkpoint(const std::filesystem::path& source, const std
                                        std::int64_t layer = 0);
 
 }  // namespace swiglu
+#pragma GCC visibility pop

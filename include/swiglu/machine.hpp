@@ -9,7 +9,8 @@
 
 #include "swiglu/swiglu.hpp"
 
-namespace [[gnu::visibility("default")]] swiglu {
+#pragma GCC visibility push(default)
+namespace swiglu {
 
 struct Machine {
   std::string cpu;  ///< the processor's own name
@@ -64,7 +65,7 @@ class LimitProbe {
   [[nodiscard]] bool beyond_caches() const noexcept;
 
  private:
-  struct Impl;
+  struct [[gnu::visibility("hidden")]] Impl;
   std::unique_ptr<Impl> impl_;
 };
 
@@ -75,3 +76,4 @@ class LimitProbe {
 [[nodiscard]] Limits measure_limits(ThreadPool& pool, Isa isa, double seconds = 1.5);
 
 }  // namespace swiglu
+#pragma GCC visibility pop

@@ -24,8 +24,8 @@
 
 #include "swiglu/swiglu.hpp"
 
-namespace swiglu {
-namespace [[gnu::visibility("default")]] mpi {
+#pragma GCC visibility push(default)
+namespace swiglu::mpi {
 
 /// What partial sums travel as. f32: the bits of one process. bf16: half the bytes; every sum is rounded to bf16
 /// before it is sent or meets one that was, so results differ from one process, and with the number of ranks, though
@@ -120,9 +120,9 @@ class Session {
   [[noreturn]] void leave(int code) noexcept;
 
  private:
-  struct Impl;
+  struct [[gnu::visibility("hidden")]] Impl;
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace mpi
-}  // namespace swiglu
+}  // namespace swiglu::mpi
+#pragma GCC visibility pop

@@ -11,7 +11,8 @@
 
 #include "swiglu/swiglu.hpp"
 
-namespace [[gnu::visibility("default")]] swiglu {
+#pragma GCC visibility push(default)
+namespace swiglu {
 
 /// One layer that was packed before, as a packed file holds it: bytes whose layout only the library's packing
 /// knows. They are checked when a FeedForward is made from them. FeedForward::packed() makes such a source.
@@ -54,3 +55,4 @@ class PackedSource {
 [[nodiscard]] LayerSource unpack(const LayerSource& layer, const Runner& runner);
 
 }  // namespace swiglu
+#pragma GCC visibility pop

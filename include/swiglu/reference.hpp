@@ -8,8 +8,8 @@
 
 #include "swiglu/swiglu.hpp"
 
-namespace swiglu {
-namespace [[gnu::visibility("default")]] reference {
+#pragma GCC visibility push(default)
+namespace swiglu::reference {
 
 /// exact: everything in double, from the weights and the input as stored.
 /// meta: the eight bf16 roundings of Meta's bf16 code (input and weights rounded to bf16 first, sums in
@@ -52,5 +52,5 @@ struct Bound {
 [[nodiscard]] Bound bound(const LayerSource& layer, const Trace& exact, std::span<const double> h, std::int64_t tokens,
                           Compute compute, const Request& request = {});
 
-}  // namespace reference
-}  // namespace swiglu
+}  // namespace swiglu::reference
+#pragma GCC visibility pop

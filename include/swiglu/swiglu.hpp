@@ -22,7 +22,8 @@
 
 #include "swiglu/tensors.hpp"
 
-namespace [[gnu::visibility("default")]] swiglu {
+#pragma GCC visibility push(default)
+namespace swiglu {
 
 // ---------------------------------------------------------------------------------------------
 // The sublayer's shape, and the width recipe
@@ -81,7 +82,7 @@ class ThreadPool {
   [[nodiscard]] Runner runner() noexcept;  ///< valid while the pool lives
 
  private:
-  struct Impl;
+  struct [[gnu::visibility("hidden")]] Impl;
   std::unique_ptr<Impl> impl_;
 };
 
@@ -219,7 +220,7 @@ class Checkpoint {
   /// which opening does without. Throws format naming file and entry. Does nothing for other formats.
   void check_payloads() const;
 
-  struct Impl;
+  struct [[gnu::visibility("hidden")]] Impl;
   explicit Checkpoint(std::unique_ptr<Impl> impl) noexcept;
 
  private:
@@ -316,7 +317,7 @@ class FeedForward {
   [[nodiscard]] LayerTrace trace(const TensorView& h, bool normalise = true) const;
 
  private:
-  struct Impl;
+  struct [[gnu::visibility("hidden")]] Impl;
   std::unique_ptr<Impl> impl_;
 };
 
@@ -324,3 +325,4 @@ class FeedForward {
 [[nodiscard]] const char* version() noexcept;
 
 }  // namespace swiglu
+#pragma GCC visibility pop

@@ -10,7 +10,8 @@
 #include <utility>
 #include <vector>
 
-namespace [[gnu::visibility("default")]] swiglu {
+#pragma GCC visibility push(default)
+namespace swiglu {
 
 // ---------------------------------------------------------------------------------------------
 // Errors
@@ -113,3 +114,4 @@ class TensorSource {
 [[nodiscard]] std::vector<float> read_floats(const TensorSource& source);
 
 }  // namespace swiglu
+#pragma GCC visibility pop

@@ -140,7 +140,7 @@ class Crew {
 
 }  // namespace
 
-struct [[gnu::visibility("hidden")]] ThreadPool::Impl {
+struct ThreadPool::Impl {
   int threads = 1;
   pid_t owner = 0;
   std::unique_ptr<Crew> crew;

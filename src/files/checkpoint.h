@@ -94,7 +94,7 @@ void report(Contents& contents, const OpenOptions& options, Error fault);
 
 namespace swiglu {
 
-struct [[gnu::visibility("hidden")]] Checkpoint::Impl {
+struct Checkpoint::Impl {
   files::Contents contents;
   std::string where;  ///< what was opened, for messages
 };

@@ -3,7 +3,7 @@
 
 namespace swiglu {
 
-struct [[gnu::visibility("hidden")]] NewFile::Impl {
+struct NewFile::Impl {
   files::OutputFile file;
 };
 

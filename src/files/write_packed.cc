@@ -99,7 +99,7 @@ void put(std::span<std::byte> frame, std::size_t at, T value) {
 }  // namespace
 }  // namespace files
 
-struct [[gnu::visibility("hidden")]] PackedWriter::Impl {
+struct PackedWriter::Impl {
   explicit Impl(const std::filesystem::path& path) : where(escaped(path.string())), stream(path) {}
 
   [[noreturn]] void fail(ErrorCode code, const std::string& reason) const { throw Error(code, where + ": " + reason); }

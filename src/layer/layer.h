@@ -33,7 +33,7 @@ struct Shares {
 
 }  // namespace layer
 
-struct [[gnu::visibility("hidden")]] FeedForward::Impl {
+struct FeedForward::Impl {
   FeedForwardInfo info{};
   const kernels::Table* table = nullptr;
   Runner runner{};

@@ -109,7 +109,7 @@ class Peak {
 
 }  // namespace
 
-struct [[gnu::visibility("hidden")]] LimitProbe::Impl {
+struct LimitProbe::Impl {
   // The lists are filled together: how pattern i reads, and what it is called and reached.
   ThreadPool& pool;
   const kernels::Table& table;

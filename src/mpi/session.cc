@@ -39,7 +39,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
 
 }  // namespace
 
-struct [[gnu::visibility("hidden")]] Session::Impl final : Watch {
+struct Session::Impl final : Watch {
   explicit Impl(const Options& options_in)
       : options(options_in), starting(std::in_place, "MPI_Init", options.timeout_seconds, options.stuck),
         began(begin_mpi()), control(std::in_place, options.communicator), rank(control->rank()), size(control->size()),
