@@ -66,7 +66,7 @@ def main():
     torch.set_grad_enabled(False)
     print(f"{options.layers} layers of dim {options.dim}, hidden {options.hidden}, {pool.threads} threads, torch {torch.__version__}, "
           f"swiglu {swiglu.__version__}\n")
-    print(f"{'weights':8} {'storage':8} {'tokens':>6} {'torch':>10} {'swiglu':>10}   {'faster':>6}  quartiles")
+    print(f"{'weights':8} {'storage':8} {'tokens':>6} {'torch':>10} {'ours':>10}   {'faster':>6}  quartiles")
     rows = []
     for name, dtype in (("bf16", torch.bfloat16), ("f32", torch.float32)):
         torch.manual_seed(1)

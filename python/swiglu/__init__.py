@@ -10,11 +10,12 @@
 A token's result has the same bits whatever the batch, the strides, the number of threads and the processor. Calls give
 the GIL away and may be made from any number of threads at once.
 """
-from ._errors import ArgumentError, Error
+from ._errors import ArgumentError, Error, OutOfMemory
 from ._library import available_isas, ffn_width, version as _version
 from .checkpoint import Checkpoint, TensorInfo
 from .layer import FeedForward
 from .pool import ThreadPool
 
 __version__ = _version()
-__all__ = ["ArgumentError", "Checkpoint", "Error", "FeedForward", "TensorInfo", "ThreadPool", "available_isas", "ffn_width"]
+__all__ = ["ArgumentError", "Checkpoint", "Error", "FeedForward", "OutOfMemory", "TensorInfo", "ThreadPool",
+           "available_isas", "ffn_width"]

@@ -16,7 +16,7 @@ class Error(Exception):
 
 
 class ArgumentError(Error, ValueError):
-    """An argument that does not fit: codes usage and shape."""
+    """An argument that does not fit, or shapes that contradict each other: codes usage and shape."""
 
 
 class OutOfMemory(Error, MemoryError):

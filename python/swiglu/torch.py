@@ -147,6 +147,8 @@ def _find(model: torch.nn.Module, leave: tuple[str, ...]) -> list[tuple[str, typ
     if refused:
         more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
         raise error_of("unsupported", f"patch: {refused[0]}{more}")
+    if not found and any(isinstance(module, SwiGLU) for module in modules.values()):
+        raise error_of("usage", "patch: this model is patched already")
     if not found:
         raise error_of("unsupported", f"patch: {type(model).__name__} has no feed-forward of {', '.join(KNOWN)}")
     return found

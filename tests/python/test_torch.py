@@ -191,6 +191,7 @@ class Patching(Test):
             self.assertTrue(all(type(layer.mlp) is swiglu.torch.SwiGLU for layer in model.model.layers))
             self.close(self.logits(model), own, 1e-5)
             self.refuses("unsupported", "undo", model.state_dict)
+            self.refuses("usage", "already", swiglu.torch.patch, model)
             patched.undo()
             patched.undo()
             self.assertTrue(all(a is b.mlp for a, b in zip(originals, model.model.layers)), kind)
