@@ -19,10 +19,10 @@ import swiglu.torch
 
 
 def llama2c_pieces(path):
-    """The texts of a tokenizer file of llama2.c: int32 longest, then for each token a float, an int32 length, bytes."""
+    """The texts of a tokenizer file of llama2.c: int32 longest, then for each token a float, a length, bytes."""
     data, pieces, at = pathlib.Path(path).read_bytes(), [], 4
     while at < len(data):
-        _, size = struct.unpack_from("<fi", data, at)
+        _, size = struct.unpack_from("<fI", data, at)
         pieces.append(data[at + 8:at + 8 + size])
         at += 8 + size
     return pieces

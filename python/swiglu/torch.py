@@ -95,7 +95,7 @@ def patch(model: torch.nn.Module, *, fuse: bool = False, keep: bool = True, leav
     Options are those of swiglu.FeedForward: compute, storage, isa, pool.
     """
     found = _find(model, (leave,) if isinstance(leave, str) else tuple(leave))
-    norms = [_norm_of(model, name, parent) if fuse else (None, 1e-5) for name, parent, _, _ in found]
+    norms = [_norm_of(name, parent) if fuse else (None, 1e-5) for name, parent, _, _ in found]
     packed: dict[tuple[int, int, float], SwiGLU] = {}  # one MLP in two places may have two norms
     patch = Patch()
     try:
@@ -192,7 +192,7 @@ def _weights(name: str, mlp: typing.Any) -> list[torch.Tensor]:
     return [*both.chunk(2), down]
 
 
-def _norm_of(model: torch.nn.Module, name: str, layer: typing.Any) -> tuple[torch.Tensor, float]:
+def _norm_of(name: str, layer: typing.Any) -> tuple[torch.Tensor, float]:
     """The norm before the MLP `name` of a decoder layer that is as plain as fusing needs."""
     kind = type(layer)
     where = f"patch: {name.rpartition('.')[0]} ({kind.__name__})"

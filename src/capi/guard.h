@@ -43,7 +43,7 @@ void require(Pointee* pointer, const char* what) {
 }
 
 /// Throws usage unless `bytes` is a size that a struct with `first` bytes in its first version and `now` in this one
-/// may have; `unread`: what lies in the caller's struct beyond ours, which must be zero.
+/// may have, and unsupported if `caller`, where given, holds anything but zero beyond ours.
 void check_struct(const char* what, std::int64_t bytes, std::size_t first, std::size_t now, const void* caller);
 
 /// The caller's struct as this version knows it: what an older caller does not have is zero. Null gives all defaults.
